@@ -9,11 +9,13 @@ import os
 import stat
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 NAMES: Final = ("RANK", "LOCAL_RANK", "ROLE_RANK")
 _PASSED_ON: Final = ("_ranks", "os", "<frozen os>", "_collections_abc", "<frozen _collections_abc>")
+_ask: Callable[[], Any]  # Waits for the rank.
 _waits_in = 0  # This process's id, until its rank is known. Its children have no rank to wait for.
 
 
@@ -25,9 +27,7 @@ class _WaitingEnvironment(type(os.environ)):  # type: ignore[misc]
         if key in NAMES and _waits_in == os.getpid():
             are_known()
             _say_where(key)
-            from holdfast.job import init
-
-            _ = init().place
+            _ask()
         value: str = super().__getitem__(key)
         return value
 
@@ -38,18 +38,19 @@ def are_known() -> None:
     _waits_in = 0
 
 
-def wait_where_they_are_read() -> None:
+def wait_where_they_are_read(ask: Callable[[], Any]) -> None:
     """Replace os.environ by an environment that waits, if this process is such a spare.
 
-    A spare that is bound to a rank has its variables from its start and does not wait.
+    `ask()` waits for the rank and publishes it. A spare that is bound to a rank has its variables
+    from its start and does not wait.
     """
-    global _waits_in
+    global _ask, _waits_in
     if _waits_in == os.getpid() or "RANK" in os.environ or not _has_the_pipe_of_a_spare():
         return
     waiting = object.__new__(_WaitingEnvironment)
     waiting.__dict__.update(os.environ.__dict__)  # It shares the variables with the old one.
     os.environ = waiting  # noqa: B003
-    _waits_in = os.getpid()
+    _ask, _waits_in = ask, os.getpid()
 
 
 def _has_the_pipe_of_a_spare() -> bool:

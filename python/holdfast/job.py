@@ -155,7 +155,9 @@ def exit_code_of(status: object) -> int:
     return 0 if status is None else status if isinstance(status, int) else 1
 
 
-prepare_spare = wait_where_they_are_read
+def prepare_spare() -> None:
+    """Have a spare wait where its program reads its rank."""
+    wait_where_they_are_read(lambda: init().place)
 
 
 def _rank_where_it_began(rank: int) -> int:

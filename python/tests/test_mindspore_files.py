@@ -18,8 +18,7 @@ if not NEEDS_MINDSPORE.args[0]:
     import numpy as np
     from mindspore import nn
 
-    from holdfast.mindspore import _pipeline, _random
-    from mindio_ttp import _last
+    from holdfast.mindspore import _last, _pipeline, _random
 
 
 def mnist(folder: Path) -> Any:

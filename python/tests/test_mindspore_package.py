@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import _core
-from holdfast.mindspore import _launch
-from mindio_ttp import _last, _switches, controller_ttp
+from holdfast.mindspore import _last, _launch
+from mindio_ttp import _switches, controller_ttp
 from mindio_ttp import framework_ttp as tft
 from mindio_ttp._registry import registry
 

@@ -27,6 +27,12 @@ def _run_the_hidden_one() -> None:
             return
 
 
+def _wait_for_the_rank() -> None:
+    from holdfast.job import init
+
+    _ = init().place
+
+
 _step_aside()
 _run_the_hidden_one()
 try:
@@ -34,4 +40,4 @@ try:
 except ImportError as error:  # Another Python than the one that Holdfast is in.
     print(f"holdfast: this spare can not wait for its rank: {error}", file=sys.stderr)
 else:
-    wait_where_they_are_read()
+    wait_where_they_are_read(_wait_for_the_rank)

@@ -6,8 +6,8 @@ import contextlib
 
 import holdfast
 from holdfast._errors import Error, MarkedError
+from holdfast.mindspore import _last
 from holdfast.mindspore._engine import Engine
-from mindio_ttp import _last
 
 
 def gasp(engine: Engine, session: holdfast.Session, saves: bool) -> None:

@@ -51,7 +51,7 @@ def run() -> NoReturn:
 def _save_alone(job: holdfast.Job, session: holdfast.Session) -> None:
     """Save the checkpoint if no process of the training is left."""
     if session.world.rank == 0:
-        from mindio_ttp import _last
+        from holdfast.mindspore import _last
 
         values, objects = _image.contents(session.private(session.version))
         raise job.fail(_last.save_image(values, objects, job.place))

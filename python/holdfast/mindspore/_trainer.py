@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from holdfast._errors import UserError
-from holdfast.mindspore import _bulk, _callbacks, _gasp
+from holdfast.mindspore import _bulk, _callbacks, _gasp, _last
 from holdfast.mindspore._between import Rest
 from holdfast.mindspore._cells import Cells, hidden_parameters
 from holdfast.mindspore._engine import Engine
 from holdfast.mindspore._passed import Evaluated, Former
 from holdfast.mindspore._random import DataSeed
 from holdfast.mindspore._steps import Steps
-from mindio_ttp import _last, _switches
+from mindio_ttp import _switches
 
 
 def draws(network: Any) -> bool:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from holdfast._errors import UserError
-from holdfast._trainers import Metric, is_metric, unwrapped
 from holdfast._vars import dumps, into, see_that_all_are_plain, see_that_it_fits, tensors_in
 from holdfast.torch._copies import digests_of
 from holdfast.torch._optimizers import (
@@ -25,6 +24,7 @@ from holdfast.torch._optimizers import (
 )
 from holdfast.torch._others import can_be_kept, contents_of, put_back
 from holdfast.torch._plan import ALIGN, Key
+from holdfast.torch._trainers import Metric, is_metric, unwrapped
 
 
 def _see_that_it_has_bytes(what: str, tensor: Tensor) -> None:

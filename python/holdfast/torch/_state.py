@@ -18,7 +18,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast._advice import advise, advise_of_attributes, plain_attributes, say_or_refuse
 from holdfast._errors import UserError
-from holdfast._trainers import see_that_accumulation_is_kept, unwrapped
 from holdfast._vars import LIMIT, Vars, see_that_it_is_plain
 from holdfast.torch import _ddp, _engine
 from holdfast.torch._engine import Phase, say
@@ -29,6 +28,7 @@ from holdfast.torch._optimizers import holds_trained
 from holdfast.torch._position import Progress, Sources
 from holdfast.torch._random import seeds_of_the_program, whereabouts
 from holdfast.torch._steps import Steps, epochs, passes
+from holdfast.torch._trainers import see_that_accumulation_is_kept, unwrapped
 from holdfast.torch._versions import Between, Versions
 
 _Batch = TypeVar("_Batch")

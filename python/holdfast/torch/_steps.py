@@ -8,11 +8,11 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast._errors import UserError
-from holdfast._trainers import shared_generator, told, unwrapped
 from holdfast.torch._batch import Batch
 from holdfast.torch._data import tells_its_position
 from holdfast.torch._engine import say
 from holdfast.torch._random import seed_of_rank_0
+from holdfast.torch._trainers import shared_generator, told, unwrapped
 from holdfast.torch._versions import Between
 
 if TYPE_CHECKING:
