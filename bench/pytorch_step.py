@@ -78,7 +78,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     # As hf.init(), but with a store that Gloo can use as well.
-    place = _engine.start(managed=True).place
+    place = _engine.start(managed=True).seat.place
     store = dist.FileStore(
         str(Path(tempfile.gettempdir()) / f"holdfast-bench-{place.run_id}"), place.world_size
     )

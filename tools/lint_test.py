@@ -144,11 +144,20 @@ class Lint(unittest.TestCase):
             self.assertEqual(done.stdout.count("a circle of imports"), 3, done.stdout)
             self.assertIn("_a.py:1: a circle of imports: _b.py imports this in turn", done.stdout)
 
-    def test_imports_for_types_alone_make_no_circle(self):
+    def test_imports_for_types_alone_make_a_circle_too(self):
         types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from holdfast.mindspore._b import B\n"
         done = self.run_on({self.FACE + "_a.py": f'"""A."""\n{types}', self.FACE + "__init__.py": '"""I."""\n',
                             self.FACE + "_b.py": '"""B."""\nfrom holdfast.mindspore import _a\n'})
-        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(done.stdout.count("a circle of imports"), 2, done.stdout)
+
+    def test_a_python_room_that_imports_what_it_may_not_know(self):
+        for path, name in (("holdfast/_x.py", "holdfast.torch._engine"), ("holdfast/_x.py", "holdfast.mindspore"),
+                           ("holdfast/torch/x.py", "mindio_ttp"), ("holdfast/mindspore/x.py", "holdfast.torch"),
+                           ("holdfast/torch/x.py", "holdfast.verify._probe"), ("mindio_ttp/x.py", "holdfast")):
+            self.fires(f"python/{path}", f'"""X."""\nimport {name}\n', f":1: imports {name}: ")
+        for path in ("holdfast/cli.py", "holdfast/mindspore/x.py"):
+            done = self.run_on({f"python/{path}": '"""X."""\nimport holdfast.mindspore._launch\n'})
+            self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_a_face_that_imports_its_own_package_for_a_name(self):
         done = self.run_on({self.FACE + "__init__.py": '"""I."""\nfrom holdfast.mindspore import _a\nX = 1\n',

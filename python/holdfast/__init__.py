@@ -18,21 +18,10 @@ A trainer written from scratch needs init() and a Session. PyTorch programs use 
                 state = bytes(session.private(session.version))
 """
 
-from holdfast._core import (
-    NO_VERSION,
-    DType,
-    Group,
-    Op,
-    Optimizer,
-    Place,
-    Position,
-    Session,
-    Status,
-    Step,
-    Work,
-    Worker,
-)
+from holdfast._abi import NO_VERSION, DType, Op, Optimizer, Status
+from holdfast._core import Place, Position, Session, Step, Worker
 from holdfast._errors import Error, LeftError, MarkedError, PeerError, UserError, WorldError
+from holdfast._exchange import Group, Work
 from holdfast._hosts import Host
 from holdfast._secure import set_ps_context
 from holdfast.job import Job, init

@@ -12,60 +12,29 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from holdfast._abi import (
-    ABI_VERSION,
     I32,
-    NO_VERSION,
     U64,
-    Buffer,
     CLayout,
     CParameter,
     CPlace,
     CPosition,
     CRange,
     CStep,
-    DType,
-    Op,
     Optimizer,
-    Status,
     bytes_at,
     check,
     floats_at,
     last_error,
     lib,
-    library_path,
 )
 from holdfast._errors import UserError, WorldError
-from holdfast._exchange import Group, Work
+from holdfast._exchange import Group
 from holdfast._hosts import Host, hosts_of
 from holdfast._key_values import KeyValues
 from holdfast._waiting import abandoned, interruptibly
-
-__all__ = [
-    "ABI_VERSION",
-    "NO_VERSION",
-    "Buffer",
-    "DType",
-    "Group",
-    "Memory",
-    "Op",
-    "Optimizer",
-    "Place",
-    "Position",
-    "Session",
-    "Status",
-    "Step",
-    "Work",
-    "Worker",
-    "check",
-    "last_error",
-    "lib",
-    "library_path",
-]
-_U64 = U64
-
 
 # For hf_layout.flags.
 _PRIVATE_OWN: Final = 1
@@ -325,35 +294,31 @@ class Session:
         """
         return Memory(self.handle, size, given)
 
+    def _found(self, function: Any, *which: int) -> tuple[c.c_void_p, int]:
+        """Return where `function` says that something lies, and how much of it there is."""
+        p, n = c.c_void_p(), U64()
+        check(function(self.handle, *which, c.byref(p), c.byref(n)))
+        return p, n.value
+
     def parameter(self, i: int) -> memoryview[float]:
         """Return parameter `i`, float32."""
-        p, n = c.c_void_p(), U64()
-        check(lib.hf_parameter_of(self.handle, i, c.byref(p), c.byref(n)))
-        return floats_at(p, n.value)
+        return floats_at(*self._found(lib.hf_parameter_of, i))
 
     def gradient(self, i: int) -> memoryview[float]:
         """Return the gradient of parameter `i`, float32."""
-        p, n = c.c_void_p(), U64()
-        check(lib.hf_gradient_of(self.handle, i, c.byref(p), c.byref(n)))
-        return floats_at(p, n.value)
+        return floats_at(*self._found(lib.hf_gradient_of, i))
 
     def moment(self, k: int, i: int) -> memoryview[float]:
         """Return the `k`-th moment of parameter `i`, float32."""
-        p, n = c.c_void_p(), U64()
-        check(lib.hf_moment_of(self.handle, k, i, c.byref(p), c.byref(n)))
-        return floats_at(p, n.value)
+        return floats_at(*self._found(lib.hf_moment_of, k, i))
 
     def gradients(self) -> memoryview[float]:
         """Return all gradients with their padding. reduce() counts its elements in this view."""
-        p, n = c.c_void_p(), U64()
-        check(lib.hf_gradients(self.handle, c.byref(p), c.byref(n)))
-        return floats_at(p, n.value)
+        return floats_at(*self._found(lib.hf_gradients))
 
     def private(self, version: int) -> memoryview[int]:
         """Return the bytes of `version`: self.version (read only) or self.version + 1 (to fill)."""
-        p, n = c.c_void_p(), U64()
-        check(lib.hf_private(self.handle, version, c.byref(p), c.byref(n)))
-        return bytes_at(p, n.value)
+        return bytes_at(*self._found(lib.hf_private, version))
 
     def join(self, position: Position = _START) -> None:
         """Agree with the others on a version and bring this rank's state to it."""

@@ -56,6 +56,11 @@ def _release(handle: c.c_void_p, keep: object) -> None:
     lib.hf_release(handle)  # Waits until it is complete.
 
 
+def _blocks(data: Buffer, sizes: Sequence[int]) -> tuple[int, Any]:
+    """Return the address of blocks that lie one after another, and their sizes for C."""
+    return address(data), (U64 * len(sizes))(*sizes)
+
+
 class Group:
     """Some ranks that do collectives together.
 
@@ -153,55 +158,29 @@ class Group:
         self, everyone: Buffer, mine: Buffer, count: int, dtype: DType, op: Op = Op.SUM
     ) -> None:
         """Reduce `everyone` (size times `count`). `mine` gets this rank's block (`count`)."""
-        check(
-            lib.hf_reduce_scatter(
-                self.handle, address(everyone), address(mine), count, dtype, op, None
-            )
-        )
+        given = address(everyone), address(mine), count, dtype, op
+        check(lib.hf_reduce_scatter(self.handle, *given, None))
 
     def start_reduce_scatter(
         self, everyone: Buffer, mine: Buffer, count: int, dtype: DType, op: Op = Op.SUM
     ) -> Work:
         """Start reduce_scatter()."""
-        return self._start(
-            "hf_reduce_scatter",
-            (everyone, mine),
-            address(everyone),
-            address(mine),
-            count,
-            dtype,
-            op,
-        )
+        given = address(everyone), address(mine), count, dtype, op
+        return self._start("hf_reduce_scatter", (everyone, mine), *given)
 
     def all_to_all(
         self, send: Buffer, send_bytes: Sequence[int], receive: Buffer, receive_bytes: Sequence[int]
     ) -> None:
         """Send block i of `send` to rank i; blocks lie one after another, in rank order."""
-        check(
-            lib.hf_all_to_all(
-                self.handle,
-                address(send),
-                (U64 * len(send_bytes))(*send_bytes),
-                address(receive),
-                (U64 * len(receive_bytes))(*receive_bytes),
-                0,
-                None,
-            )
-        )
+        to = _blocks(send, send_bytes)
+        check(lib.hf_all_to_all(self.handle, *to, *_blocks(receive, receive_bytes), 0, None))
 
     def start_all_to_all(
         self, send: Buffer, send_bytes: Sequence[int], receive: Buffer, receive_bytes: Sequence[int]
     ) -> Work:
         """Start all_to_all()."""
-        return self._start(
-            "hf_all_to_all",
-            (send, receive),
-            address(send),
-            (U64 * len(send_bytes))(*send_bytes),
-            address(receive),
-            (U64 * len(receive_bytes))(*receive_bytes),
-            0,
-        )
+        blocks = *_blocks(send, send_bytes), *_blocks(receive, receive_bytes)
+        return self._start("hf_all_to_all", (send, receive), *blocks, 0)
 
     def send(self, data: Buffer, nbytes: int, to: int, tag: int = 0) -> None:
         """Send to a rank, and wait for its receive() with the same tag. Tags count modulo 64."""

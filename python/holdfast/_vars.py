@@ -70,7 +70,7 @@ class Vars:
         self,
         everything: dict[str, Any],
         names: frozenset[str],
-        refuse: Callable[[str, Any], None] = lambda name, value: None,
+        refuse: Callable[[str, Any], None],
     ) -> None:
         """Keep the values of all Vars of a State in `everything`; `refuse` raises UserError."""
         object.__setattr__(self, "_refuse", refuse)
@@ -97,6 +97,41 @@ class Vars:
     def __repr__(self) -> str:
         """Show the values."""
         return f"Vars({', '.join(f'{n}={self._all[n]!r}' for n in sorted(self._names))})"
+
+
+class Values:
+    """The values of all Vars of a State, also those of a predecessor that are not named yet."""
+
+    def __init__(self) -> None:
+        """There is none yet."""
+        self.all: dict[str, Any] = {}
+        self._named: set[str] = set()
+
+    def name(
+        self, first: dict[str, Any], refuse: Callable[[str, Any], None] = lambda name, value: None
+    ) -> Vars:
+        """Return the Vars of these names. `first`: what they are where no predecessor had them.
+
+        `refuse` raises UserError for a value that can not be kept.
+        """
+        for name, value in first.items():
+            if name in self._named:
+                raise UserError(f"state.vars(...) was given `{name}` before; name each once")
+            see_that_it_is_plain(name, value)
+            refuse(name, value)
+            self._named.add(name)
+            self.all.setdefault(name, value)
+        return Vars(self.all, frozenset(first), refuse)
+
+    def packed(self) -> bytes:
+        """Return all values, pickled. UserError: one can not be kept any more."""
+        see_that_all_are_plain(self.all)
+        return see_that_it_fits(self.all) if self.all else b""
+
+    def put_back(self, packed: bytes) -> None:
+        """Set all to what packed() has returned. Lists and the like are changed in place."""
+        for name, value in (pickle.loads(packed) if packed else {}).items():
+            self.all[name] = into(self.all.get(name), value)
 
 
 def tensors_in(value: Any) -> list[Tensor]:

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from holdfast._core import Optimizer, Place, Session, Worker
+from holdfast._abi import Optimizer
+from holdfast._core import Place, Session, Worker
 from holdfast._errors import UserError
 from holdfast._hosts import local_rank_of
 from holdfast._output import outlive_a_full_disk

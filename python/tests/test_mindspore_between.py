@@ -18,7 +18,7 @@ if not NEEDS_MINDSPORE.args[0]:
     import mindspore as ms
     import numpy as np
 
-    from holdfast._core import Op
+    from holdfast._abi import Op
     from holdfast.mindspore import (
         _between,
         _callbacks,

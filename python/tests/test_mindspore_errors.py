@@ -235,9 +235,9 @@ def test_mindspore_dropout_is_seen_where_it_draws() -> None:
 
 def test_mindspore_mindio_says_which_step_it_goes_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
     engine: Any = SimpleNamespace()
-    trainer = engine.trainer = _trainer.Trainer(engine)
+    trainer = _trainer.Trainer(engine)
     trainer.call = 1
-    monkeypatch.setattr(registry, "actor", _tft.Actor(engine))
+    monkeypatch.setattr(registry, "actor", _tft.Actor(trainer))
     assert not tft.tft_can_do_uce_repair(1)  # There is nothing to go back to.
     state: Any = SimpleNamespace(objects={"call": 0, "step": 9}, n=0, under_way=False)
     trainer.state = state

@@ -18,7 +18,7 @@ if not NEEDS_MINDSPORE.args[0]:
     import mindspore as ms
     import numpy as np
 
-    from holdfast._core import Op
+    from holdfast._abi import Op
     from holdfast.mindspore import _bulk, _callbacks, _operators, _pipeline, _saving
 
     class Weighted(ms.nn.Cell):
@@ -139,11 +139,11 @@ def test_mindspore_a_checkpoint_between_calls_that_are_done_stays_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    passes = SimpleNamespace(passes=lambda: bool(said) or now)
-    engine: Any = SimpleNamespace(trainer=passes, say_once=said.append)
+    engine = SimpleNamespace(say_once=said.append)
+    trainer: Any = SimpleNamespace(passes=lambda: bool(said) or now, engine=engine)
     for place in (ms, ms.train, ms.train.serialization):
         monkeypatch.setattr(place, "save_checkpoint", ms.train.serialization.save_checkpoint)
-    _saving.apply(engine)
+    _saving.apply(trainer)
     path = str(tmp_path / "best.ckpt")
     network, now = ms.nn.Dense(2, 2), False
     ms.save_checkpoint(network, path)

@@ -69,7 +69,7 @@ def test_torch_a_bucket_is_summed_where_all_ranks_see_it(tmp_path: Path, view: b
         """
 assert moved == [summed[300 * 301]], (moved, summed)
 assert model.module.weight.grad.is_shared() == VIEW
-folder = _engine.engine.place.directory
+folder = _engine.engine.seat.place.directory
 dist.barrier()
 assert len([name for name in os.listdir(folder) if name.startswith("sums-")]) == 2
 maps = open("/proc/self/maps").read()

@@ -18,11 +18,11 @@ from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import holdfast.torch as hf  # noqa: E402
-from holdfast._core import Status  # noqa: E402
+from holdfast._abi import Status  # noqa: E402
 from holdfast._errors import MarkedError, PeerError, UserError  # noqa: E402
+from holdfast._seat import Phase  # noqa: E402
 from holdfast.torch import _ddp, _engine, _group, _work  # noqa: E402
 from holdfast.torch._buckets import Buckets  # noqa: E402
-from holdfast.torch._engine import Phase  # noqa: E402
 from holdfast.torch._gradients import Gradients  # noqa: E402
 from holdfast.torch._hooks import HookState, see_that_hooks_are_kept  # noqa: E402
 from holdfast.torch._image import Kept  # noqa: E402
@@ -96,20 +96,24 @@ def test_torch_what_another_rank_would_have_sent_is_zero_in_a_void_step(
     tensor = torch.full((elements,), unfilled)
     work = types.SimpleNamespace(hold=lambda _: None, poll=lambda _: Status.ABORTED)
     lose = functools.partial(group._nothing_came, tensor)
-    assert _work.Started(group._engine, work, [tensor], lambda: None, lose).wait()
+    assert _work.Started(group._engine.cut_short, work, [tensor], lambda: None, lose).wait()
     assert not tensor.any()
 
 
 def test_torch_objects_of_another_rank_that_a_fault_cut_short_are_never_unpickled(
-    broken: Any,
+    broken: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = broken()
+    known = dist.distributed_c10d._world
+    monkeypatch.setitem(known.pg_map, group, ("holdfast", None))
+    monkeypatch.setitem(known.pg_group_ranks, group, {rank: rank for rank in range(4)})
+    with pytest.raises(MarkedError, match="broadcast_object_list was not completed"):
+        dist.broadcast_object_list([None], None, group, torch.device("cpu"), group_src=3)
 
-    def broadcast_object_list() -> None:  # As torch's own, which reads a size and allocates it.
+    def broadcast_object_list() -> None:  # Of the program's own, for a tensor.
         group.broadcast([torch.empty(1, dtype=torch.int64)], 3)
 
-    with pytest.raises(MarkedError, match="broadcast_object_list was not completed"):
-        broadcast_object_list()
+    broadcast_object_list()
 
 
 def test_torch_a_large_sum_that_was_cut_short_is_finite(broken: Any) -> None:
@@ -342,21 +346,21 @@ def test_torch_a_spare_has_its_place_when_its_state_is_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = _engine.start(managed=True)
-    monkeypatch.setattr(engine, "_spare", True)
-    monkeypatch.setattr(engine, "_place", None)
+    monkeypatch.setattr(engine.seat, "_spare", True)
+    monkeypatch.setattr(engine.seat, "_place", None)
     known: list[bool] = []
 
     class Worker:
         solo = True
 
         def open(self, **_: Any) -> Any:
-            known.append(engine.place_known)
+            known.append(engine.seat.place_known)
             return types.SimpleNamespace(end_on_exit=lambda: None)
 
-    monkeypatch.setattr(engine, "worker", Worker())
+    monkeypatch.setattr(engine.seat, "worker", Worker())
     engine.open(private_bytes=8)
     assert known == [True]
-    assert not engine.waits_spare
+    assert not engine.seat.waits_spare
 
 
 def test_torch_a_large_sum_runs_beside_its_caller_and_in_order(

@@ -92,7 +92,7 @@ hf.init()
 state = hf.State(model, optimizer)
 for x in itertools.islice(state.steps([1.0, 2.0, 3.0]), 2): optimizer.step()
 assert state.n == 1
-refused("was left within step 2, after an optimizer's step", state.begin)
+refused("was left within step 2, after an optimizer's step", state.training.begin)
 """)
 
 
@@ -525,7 +525,7 @@ late(next(steps) * torch.ones(1, 2))
 refused("buffer `.mean` of `model2` was made after State", lambda: next(steps))
 del late._buffers["mean"], late._buffers["mask"]
 optimizer.add_param_group({"params": late.parameters()})
-refused("a group of parameters was added to `sgd1` after State", lambda: state.finish())
+refused("a group of parameters was added to `sgd1` after State", lambda: state.training.finish())
 """)
 
 

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import os
 
-from holdfast.mindspore import _engine, _rehearsal, _trainer
+from holdfast.mindspore import _engine, _rehearsal
 from holdfast.mindspore._engine import Engine
+from holdfast.mindspore._trainer import Trainer
 
 
 def begin() -> Engine:
     """Make the engine."""
-    engine = _engine.start()
-    engine.trainer = _trainer.Trainer(engine)
-    return engine
+    return _engine.start()
 
 
 def finish(engine: Engine) -> None:
     """Apply the shims to MindSpore, which is imported by now. Then a spare waits for its place."""
     from holdfast.mindspore import _shims
 
-    _shims.apply(engine)
+    _shims.apply(engine, Trainer(engine))
     if engine.waits_spare and os.environ.get("HOLDFAST_REHEARSE") == "1":
         _rehearsal.begin(engine)
     elif engine.waits_spare:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import atexit
-import enum
 import hashlib
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-import holdfast
-from holdfast import _core
+from holdfast import _core, _exchange
 from holdfast._errors import UserError
+from holdfast._seat import Phase, Seat, say
 from holdfast.mindspore import _operators, _role, _script
 from holdfast.mindspore._imported import COMPILERS, either
 from mindio_ttp import _switches
-
-if TYPE_CHECKING:
-    from holdfast.mindspore._trainer import Trainer
 
 # MindSpore's names of the group of all ranks, by device.
 _WORLDS: Final = ("hccl_world_group", "nccl_world_group", "mccl_world_group", "")
@@ -27,28 +23,12 @@ PLAIN_BYTES: Final = 4096
 _SIZE_FILE: Final = "mindspore-private-bytes"
 
 
-def say(text: str) -> None:
-    """Write one line for the user."""
-    print(f"holdfast: {text}", file=sys.stderr, flush=True)
-
-
-class Phase(enum.Enum):
-    """Who answers collectives."""
-
-    EARLY = enum.auto()  # Before training: the other ranks, if this is the first start.
-    ECHO = enum.auto()  # A rehearsal, or a restarted process on its way to the others: nobody.
-    LIVE = enum.auto()  # The session's groups.
-    PLAIN = enum.auto()  # The same in a loop that is not protected: a fault ends the process.
-
-
-class Engine:
+class Engine(Seat):
     """One per process."""
-
-    trainer: Trainer  # Of Model.train; _boot.py gives it.
 
     def __init__(self) -> None:
         """Start the worker. MindSpore's own cluster is not started, so the role is hidden."""
-        self.job: Final = holdfast.init()
+        super().__init__()
         self.gasps: Final = _switches.gasp(os.environ)
         self.tft: Final = bool(os.environ.get("MS_ENABLE_TFT"))
         self.by_agent: Final = bool(os.environ.get("HOLDFAST_ATTEMPT"))
@@ -58,13 +38,13 @@ class Engine:
         self.phase = Phase.EARLY
         self.session: _core.Session | None = None
         self.rehearsed: int | None = None  # The rank that this spare plays until it has its place.
-        self._spare = self.job.waits_spare
-        self._place: _core.Place | None = None
+        self.trains = False  # A Model.train has begun.
+        if self.worker.solo:
+            _ = self.place
         self._names: dict[str, int] = {}
         self._members: list[tuple[int, ...]] = [tuple(range(self.world_size))]
-        self._used: dict[int, _core.Group | None] = {}
+        self._used: dict[int, _exchange.Group | None] = {}
         self.numbers: Final = _operators.Numbers()
-        self._said: set[str] = set()
 
     def begin(self) -> None:
         """Answer collectives from now on."""
@@ -73,25 +53,14 @@ class Engine:
     # ---- The place in the job -------------------------------------------------------------------
 
     @property
-    def world_size(self) -> int:
-        """The number of ranks, without waiting for the own one."""
-        given = os.environ.get("MS_WORKER_NUM", "")
-        return int(given) if not self.job.solo and given.isdigit() else self.place.world_size
-
-    @property
     def place(self) -> _core.Place:
         """Wait for the rank."""
         if self._place is None:
-            self._place = self.job.place
+            place = super().place
             if self.by_agent or "RANK_ID" not in os.environ:
-                _role.tell_rank(os.environ, self._place.rank)
-            os.environ.setdefault("MS_NODE_ID", str(self._place.rank))
-        return self._place
-
-    @property
-    def waits_spare(self) -> bool:
-        """Whether this process is a spare that has not got its place yet."""
-        return self._spare and self._place is None
+                _role.tell_rank(os.environ, place.rank)
+            os.environ.setdefault("MS_NODE_ID", str(place.rank))
+        return super().place
 
     @property
     def rehearsing(self) -> bool:
@@ -101,20 +70,7 @@ class Engine:
     @property
     def rank(self) -> int:
         """The rank. A spare waits for it, unless it rehearses for its rank."""
-        if self.rehearsed is not None:
-            return self.rehearsed
-        return self.place.rank
-
-    @property
-    def restarted(self) -> bool:
-        """Whether this process is a successor."""
-        return self._spare or self.place.attempt > 1
-
-    def say_once(self, text: str) -> None:
-        """Say something at most once."""
-        if text not in self._said:
-            self._said.add(text)
-            say(text)
+        return self.place.rank if self.rehearsed is None else self.rehearsed
 
     # ---- Groups ---------------------------------------------------------------------------------
 
@@ -189,7 +145,7 @@ class Engine:
 
     def number(self, group: str, *kind: Any) -> int:
         """Return the number of the operator made now among its kind; it is equal on all ranks."""
-        return self.numbers.next((self.group(group), *kind), bool(self.trainer.call))
+        return self.numbers.next((self.group(group), *kind), self.trains)
 
     def set_phase(self, phase: Phase) -> None:
         """Change who answers collectives."""
@@ -243,7 +199,7 @@ class Engine:
         self._used[index] = group
         _operators.connect(index, None if group is None else group.handle)
 
-    def _open(self, index: int) -> _core.Group | None:
+    def _open(self, index: int) -> _exchange.Group | None:
         members = self._members[index]
         digest = hashlib.sha256(repr(members).encode()).hexdigest()[:24]
         if self.session is not None:
@@ -252,7 +208,7 @@ class Engine:
             return self.session.group(members, f"ms-{digest}")
         if self.restarted:
             return None
-        return self.job.worker.early_group(members, f"ms-{digest}")
+        return self.worker.early_group(members, f"ms-{digest}")
 
     # ---- The session ----------------------------------------------------------------------------
 
@@ -265,7 +221,7 @@ class Engine:
                 "them: make the first part a job of its own that saves a checkpoint"
             )
         place = self.place
-        self.session = self.job.worker.open(private_bytes=private_bytes, own_later=True)
+        self.session = self.worker.open(private_bytes=private_bytes, own_later=True)
         if place.directory:  # A helper knows the size from here.
             note = Path(place.directory) / f"{_SIZE_FILE}.{place.rank}"
             note.write_text(str(private_bytes))

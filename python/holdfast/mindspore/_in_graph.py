@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from mindspore import nn
 from mindspore.ops.composite import base
 from mindspore.ops.primitive import constexpr
 
-from holdfast._errors import UserError
 from holdfast.mindspore import _operators
+from holdfast.mindspore._exchanging import Exchange, flag, placed, reduces, refuse_ids, shape
 from holdfast.mindspore._imported import COMPILERS, either, imported
-
-if TYPE_CHECKING:
-    from holdfast.mindspore._semi import Exchange, Semi
+from holdfast.mindspore._semi import Semi
 
 # The second of two names is from older versions.
 _PARSERS: Final = ("mindspore.graph._parse", "mindspore._extends.parse")
@@ -30,57 +27,12 @@ _PARSERS: Final = ("mindspore.graph._parse", "mindspore._extends.parse")
 _LEFT_ALONE: Final = ("mindspore.ops.composite", "holdfast.mindspore")
 
 
-def flag(gradient: Any, name: str) -> bool:
-    """Return a flag of a gradient operator; GradOperation lacks some that _Grad has."""
-    return bool(getattr(gradient, name, False))
-
-
-def shape(gradient: Any) -> tuple[bool, bool, bool]:
-    """Return whether it gives a value first, more outputs after, and gradients of inputs, too."""
-    both = flag(gradient, "get_all") or flag(gradient, "get_by_position")
-    return flag(gradient, "get_value"), flag(gradient, "has_aux"), both
-
-
-def refuse_ids() -> None:
-    """Raise UserError, since this is not offered."""
-    raise UserError(
-        "in semi-automatic parallel, gradients with return_ids=True are not exchanged; leave that "
-        "out: gradients come in the order of the weights"
-    )
-
-
-# MindSpore's graph compiler reads the source of these.
-def _part(grads: Any, mean: Any, both: bool) -> Any:
-    if both:
-        return grads[0], mean(grads[1])
-    return mean(grads)
-
-
-def _place(out: Any, mean: Any, value: bool, rest: bool, both: bool) -> Any:
-    if value:
-        return out[0], _part(out[1], mean, both)
-    if rest:
-        return _part(out[0], mean, both), out[1]
-    return _part(out, mean, both)
-
-
-def exchanging(
-    usual: Callable[..., Any], mean: Exchange, value: bool, rest: bool, both: bool
-) -> Callable[..., Any]:
-    """Return a gradient function that exchanges."""
-
-    def exchanged(*args, **kwargs):  # type: ignore[no-untyped-def]
-        return _place(usual(*args, **kwargs), mean, value, rest, both)
-
-    return exchanged
-
-
 def _operator(
     gradient: Any, mean: Exchange, value: bool, rest: bool, both: bool
 ) -> Callable[..., Any]:
     def operator(fn, *which):  # type: ignore[no-untyped-def]
         def exchanged(*args, **kwargs):  # type: ignore[no-untyped-def]
-            return _place(gradient(fn, *which)(*args, **kwargs), mean, value, rest, both)
+            return placed(gradient(fn, *which)(*args, **kwargs), mean, value, rest, both)
 
         return exchanged
 
@@ -102,7 +54,7 @@ def _maker(make: Any, mean: Exchange) -> Callable[..., Any]:
             def exchanged(*args, **kwargs):  # type: ignore[no-untyped-def]
                 out = make(*flags)(fn, *which)(*args, **kwargs)
                 if listed:
-                    return _place(out, mean, value, rest, both)
+                    return placed(out, mean, value, rest, both)
                 return out
 
             return exchanged
@@ -155,26 +107,6 @@ class _Answers:
         if id(found) not in self._made:
             self._made[id(found)] = found, make(found, self._semi.anonymous())
         return self._made[id(found)][1]
-
-
-def reduces(cell: Any) -> bool:
-    """Return whether a cell's construct, or a method that it calls, uses a reducer."""
-    todo, seen = ["construct"], set[str]()
-    while todo:
-        name = todo.pop()
-        seen.add(name)
-        for kind in type(cell).__mro__:
-            function = vars(kind).get(name)
-            function = getattr(function, "__wrapped__", function)
-            if not isinstance(function, FunctionType):
-                continue
-            names = function.__code__.co_names
-            if any(isinstance(getattr(cell, n, None), nn.DistributedGradReducer) for n in names):
-                return True
-            todo += [n for n in names if n not in seen and n != name]
-            if "super" not in names:
-                break
-    return False
 
 
 class _Graphs:

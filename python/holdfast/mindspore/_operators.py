@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast import _core
-from holdfast._core import Op, Status
+from holdfast import _abi
+from holdfast._abi import Op, Status
 from holdfast._errors import UserError
 
 _LIBRARY: Final = Path(__file__).resolve().parent.parent / "lib" / "libholdfast_mindspore.so"
@@ -23,7 +23,7 @@ _OF_A_GRAPH: Final = 1000  # Above the numbers of operators that the program mak
 def _load() -> c.CDLL:
     if not _LIBRARY.exists():
         raise ImportError(f"{_LIBRARY} is missing; install Holdfast anew with `pip install .`")
-    assert _core.lib  # Loads the library below it.
+    assert _abi.lib  # Loads the library below it.
     lib = c.CDLL(str(_LIBRARY))
     lib.hfg_describe.argtypes = [c.c_uint32, *[c.c_int32] * 5, c.c_float, *[c.c_int32] * 4]
     lib.hfg_group.argtypes = [c.c_uint32, c.c_void_p]

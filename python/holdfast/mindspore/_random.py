@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from holdfast import _generators
 from holdfast.mindspore import _pipeline
 
 _UNSEEDED: Final = 5489  # mindspore.dataset's "no seed was set".
@@ -16,14 +17,12 @@ _UNSEEDED: Final = 5489  # mindspore.dataset's "no seed was set".
 
 def states() -> bytes:
     """Return the states of Python's and NumPy's generators."""
-    return pickle.dumps((random.getstate(), np.random.get_state()), pickle.HIGHEST_PROTOCOL)
+    return pickle.dumps(_generators.get_states(), pickle.HIGHEST_PROTOCOL)
 
 
 def give_back(kept: bytes) -> None:
     """Set the generators to states from states()."""
-    of_python, of_numpy = pickle.loads(kept)
-    random.setstate(of_python)
-    np.random.set_state(of_numpy)
+    _generators.set_states(*pickle.loads(kept))
 
 
 def seed_from(base: bytes, place: str) -> None:

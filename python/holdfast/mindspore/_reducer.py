@@ -16,7 +16,7 @@ from mindspore.nn.wrap.grad_reducer import DistributedGradReducer, _cast_datatyp
 from mindspore.parallel._auto_parallel_context import auto_parallel_context
 from mindspore.train.model import Model
 
-from holdfast._core import Op
+from holdfast._abi import Op
 from holdfast._errors import UserError
 from holdfast.mindspore import _engine, _operators, _rehearsal
 
@@ -41,7 +41,7 @@ def init(
     """Replace DistributedGradReducer.__init__."""
     Cell.__init__(self, auto_prefix=False)
     engine = _engine.start()
-    by_model = _building.model or bool(engine.trainer.call)  # In a graph of Model.train's.
+    by_model = _building.model or engine.trains  # In a graph of Model.train's.
     if engine.rehearsing and not by_model:
         _rehearsal.stop_here(engine)
     size = len(engine.members(group))

@@ -13,10 +13,11 @@ from typing import Any, NoReturn, TextIO
 
 import numpy as np
 
+from holdfast._seat import Phase, say
 from holdfast.mindspore import _callbacks, _random, _role, _script
 from holdfast.mindspore._between import Held
 from holdfast.mindspore._cells import Cells
-from holdfast.mindspore._engine import Engine, Phase, say
+from holdfast.mindspore._engine import Engine
 from holdfast.mindspore._image import memory
 
 

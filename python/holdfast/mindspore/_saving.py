@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.mindspore._imported import imported
 
 if TYPE_CHECKING:
-    from holdfast.mindspore._engine import Engine
+    from holdfast.mindspore._trainer import Trainer
 
 _NAME: Final = "asyn_save_ckpt"  # Of threads and processes: serialization.py:819 and 834.
 
@@ -31,15 +31,15 @@ def finish() -> None:
             thread.join()
 
 
-def apply(engine: Engine) -> None:
+def apply(trainer: Trainer) -> None:
     """Keep a process that passes calls of Model.train from writing their files again."""
     module = imported("mindspore.train.serialization")
     usual: Callable[..., None] = module.save_checkpoint
 
     @functools.wraps(usual)
     def save_checkpoint(save_obj: Any, ckpt_file_name: Any, *given: Any, **named: Any) -> None:
-        if engine.trainer.passes():
-            engine.say_once(
+        if trainer.passes():
+            trainer.engine.say_once(
                 f"save_checkpoint('{ckpt_file_name}') between two calls of Model.train that were "
                 "done before leaves the file as it was written then: the weights are later ones now"
             )

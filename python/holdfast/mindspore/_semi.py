@@ -11,59 +11,19 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from mindspore import Tensor, nn, ops
+from mindspore import nn
 from mindspore.ops.composite import base
 
 from holdfast._errors import UserError
-from holdfast.mindspore import _broadcast, _in_graph, _operators
-from holdfast.mindspore._engine import Phase
+from holdfast._seat import Phase
+from holdfast.mindspore import _exchanging, _operators
+from holdfast.mindspore._engine import Engine
+from holdfast.mindspore._exchanging import Exchange, flag, take_rank_0s
 from holdfast.mindspore._imported import imported
-from holdfast.mindspore._in_graph import flag
-
-if TYPE_CHECKING:
-    from holdfast.mindspore._engine import Engine
-
 
 _UNSURE: Final = 2  # So many updates in a row found nothing exchanged since the one before.
-
-
-class Exchange(nn.Cell):  # type: ignore[misc]
-    """Returns gradients unchanged until begin(), then their mean over all ranks."""
-
-    def __init__(self, weights: Sequence[Any]) -> None:
-        """`weights`: the parameters that the gradients are of."""
-        super().__init__(auto_prefix=False)
-        self.weights_of = list(weights)
-        self.reducer: Any = nn.Identity()
-
-    def begin(self, engine: Engine) -> None:
-        """Exchange from now on. All ranks begin with rank 0's parameters."""
-        reducer = nn.DistributedGradReducer(self.weights_of, True)
-        take_rank_0s(engine, self.weights_of)
-        self.reducer = reducer
-
-    def __call__(self, grads: Any) -> Any:
-        """Reduce outside of a graph: one compiled before begin() would go on without exchange."""
-        return self.construct(grads)
-
-    def construct(self, grads: Any) -> Any:
-        """Reduce, in a graph and outside of it."""
-        if isinstance(grads, Tensor):  # From one weight that is in no list.
-            return self.reducer((grads,))[0]
-        return self.reducer(grads)
-
-
-def take_rank_0s(engine: Engine, weights: Sequence[Any]) -> None:
-    """Give all ranks rank 0's parameters."""
-    if not weights or engine.phase in (Phase.ECHO, Phase.LIVE):  # A successor would come alone.
-        return
-    number = engine.number("", "Broadcast", 0)
-    operator = _operators.broadcast(engine.use(""), engine.world_size, 0, number)
-    of_rank_0 = _broadcast.Broadcast(operator)(tuple(w.value() for w in weights))
-    for weight, value in zip(weights, of_rank_0):
-        ops.assign(weight, value)  # In place: an optimizer that has run keeps the old memory.
 
 
 def _wait_for(weights: Sequence[Any]) -> None:
@@ -104,10 +64,10 @@ class Semi:
         """Return the function that a program gets when it asks for the gradients of weights."""
         if flag(gradient, "return_ids"):
             if self.asked:
-                _in_graph.refuse_ids()
+                _exchanging.refuse_ids()
             return usual
         listed = weights if isinstance(weights, (list, tuple)) else (weights,)
-        return _in_graph.exchanging(usual, self._exchange(listed), *_in_graph.shape(gradient))
+        return _exchanging.exchanging(usual, self._exchange(listed), *_exchanging.shape(gradient))
 
     def updated(self, by: Any, weights: Sequence[Any]) -> None:
         """Note an update. UserError: its gradients were not exchanged; ranks would drift apart."""
@@ -162,7 +122,6 @@ def apply(engine: Engine, semi: Semi) -> None:
     """Put all in place."""
     if engine.world_size > 1:
         _gradients(semi)
-        _in_graph.apply(semi, engine.numbers)
     _auto_parallel()
     _micro_batches()
     _slices(engine, semi)
@@ -217,7 +176,7 @@ class _Running(threading.local):
 
     def reduces(self) -> bool:
         """Return whether the asking cell exchanges by itself, as the cells that Model makes do."""
-        return bool(self.cells) and _in_graph.reduces(self.cells[-1])
+        return bool(self.cells) and _exchanging.reduces(self.cells[-1])
 
 
 def _auto_parallel() -> None:

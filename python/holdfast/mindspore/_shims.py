@@ -10,18 +10,20 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from holdfast._core import Op
+from holdfast._abi import Op
 from holdfast._errors import UserError
+from holdfast._seat import Phase
 from holdfast.mindspore import _operators, _train
-from holdfast.mindspore._engine import Engine, Phase
+from holdfast.mindspore._engine import Engine
 from holdfast.mindspore._imported import imported
 from holdfast.mindspore._role import TRIED_VERSIONS
+from holdfast.mindspore._trainer import Trainer
 
 _SEMI: Final = ("semi_auto_parallel", "auto_parallel", "hybrid_parallel")
 _OPS: Final = {"sum": Op.SUM, "prod": Op.PRODUCT, "max": Op.MAX, "min": Op.MIN}
 
 
-def apply(engine: Engine) -> None:
+def apply(engine: Engine, trainer: Trainer) -> None:
     """Apply all shims."""
     version = str(imported("mindspore.version").__version__)
     if version not in TRIED_VERSIONS:
@@ -29,10 +31,11 @@ def apply(engine: Engine) -> None:
             f"MindSpore {version} was not tried with Holdfast ({', '.join(TRIED_VERSIONS)} was); "
             "what it has moved since will be reported as missing"
         )
-    first = (use_cpu, _secure_channel, _parallel_mode, _cluster, _collectives)
-    for shim in (*first, _gradients, _steps, _leaving, _saving):
+    first = (use_cpu, _secure_channel, _parallel_mode, _cluster, _collectives, _gradients)
+    then: list[tuple[Any, Any]] = [(_steps, trainer), (_leaving, engine), (_saving, trainer)]
+    for shim, of in [*((shim, engine) for shim in first), *then]:
         try:
-            shim(engine)
+            shim(of)
         except (AttributeError, ImportError, KeyError) as error:
             raise UserError(
                 f"MindSpore {version} is not supported, for it lacks what one of the shims needs "
@@ -41,7 +44,7 @@ def apply(engine: Engine) -> None:
     if engine.tft:
         from holdfast.mindspore import _tft
 
-        _tft.apply(engine)
+        _tft.apply(trainer)
 
 
 class _Sayer(Protocol):
@@ -127,6 +130,8 @@ def _parallel_mode(engine: Engine) -> None:
         module._set_auto_parallel_context_func_map[name] = setter
     module._get_auto_parallel_context_func_map["parallel_mode"] = context.get_parallel_mode
     imported("holdfast.mindspore._semi").apply(engine, semi)
+    if engine.world_size > 1:
+        imported("holdfast.mindspore._in_graph").apply(semi, engine.numbers)
 
 
 def _cluster(engine: Engine) -> None:
@@ -266,11 +271,11 @@ def _gradients(engine: Engine) -> None:
     imported("holdfast.mindspore._reducer").apply()
 
 
-def _steps(engine: Engine) -> None:
+def _steps(trainer: Trainer) -> None:
     """Protect the loop of Model.train."""
     # On CPU sink mode is ignored, so _train_process is the only loop (model.py:1090).
     model = imported("mindspore.train.model").Model
-    original, trainer = model._train_process, engine.trainer
+    original = model._train_process
 
     def train_process(self: Any, *given: Any, **named: Any) -> None:
         _train.train_process(trainer, original, self, *given, **named)
@@ -292,6 +297,6 @@ def _leaving(engine: Engine) -> None:
     imported("holdfast.mindspore._leaving").apply(engine)
 
 
-def _saving(engine: Engine) -> None:
+def _saving(trainer: Trainer) -> None:
     """Keep checkpoints that were written between calls of Model.train."""
-    imported("holdfast.mindspore._saving").apply(engine)
+    imported("holdfast.mindspore._saving").apply(trainer)

@@ -10,27 +10,24 @@ from __future__ import annotations
 import contextlib
 import itertools
 import pickle
+import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from holdfast._advice import advise, say_or_refuse
 from holdfast._errors import UserError
-from holdfast._vars import (
-    LIMIT,
-    Vars,
-    into,
-    see_that_all_are_plain,
-    see_that_it_fits,
-    see_that_it_is_plain,
-)
-from holdfast.mindspore import _callbacks, _data, _engine, _gasp, _random, _rehearsal, _trainer
+from holdfast._seat import say
+from holdfast._vars import LIMIT, Values, Vars
+from holdfast._versions import tell
+from holdfast.mindspore import _callbacks, _data, _engine, _random, _rehearsal, _trainer
 from holdfast.mindspore._batches import batches
 from holdfast.mindspore._cells import Cells, hidden_parameters
-from holdfast.mindspore._engine import Engine, say
+from holdfast.mindspore._engine import Engine
 from holdfast.mindspore._imported import COMPILERS, either
 from holdfast.mindspore._steps import Steps
 
+_WISH: Final = struct.Struct("?")
 _MOST_RESULT: Final = 256 << 10  # Bytes of a result of once().
 
 
@@ -67,7 +64,7 @@ class State:
         self._place = ""  # Before all loops, in an epoch, or after them.
         self._in_step = self._replaying = self._wish = False
         self._used = False  # The only loop of steps, or that of this epoch, has begun.
-        self._vars: dict[str, Any] = {}
+        self._values = Values()
         self._calls: dict[str, int] = {}  # Of once(), by place.
         self._base = _random.states()
         self._seed = _random.DataSeed()
@@ -75,11 +72,8 @@ class State:
         self._before: dict[str, Any] = {}  # The program's contents in Python, before the step.
         self._last = self._held()
         self._steps = Steps(self._engine, parameters, self._objects(), [], LIMIT)
-        steps = self._steps
-        steps.on_helper = lambda saves: _gasp.gasp(self._engine, steps.session, saves)
         _trainer.warn_of_dropout(self._engine, network)
-        self._found = steps.objects
-        self._take(steps.objects)
+        self._take(self._steps.objects)
 
     # ---- What a program asks ---------------------------------------------------------------------
 
@@ -110,13 +104,7 @@ class State:
 
     def vars(self, **values: Any) -> Vars:
         """Keep plain values with every step. UserError: one is not plain, or all are too large."""
-        there = pickle.loads(self._found["vars"])
-        for name, value in values.items():
-            if name in self._vars:
-                raise UserError(f"state.vars(...) was given `{name}` before; name each once")
-            see_that_it_is_plain(name, value)
-            self._vars[name] = there.get(name, value)
-        return Vars(self._vars, frozenset(values))
+        return self._values.name(values)
 
     def stop(self) -> None:
         """End the loops after this step or epoch, on every rank."""
@@ -327,24 +315,17 @@ class State:
 
     def _any(self, wish: bool) -> bool:
         """Return whether any rank has this wish. MarkedError: a fault came."""
-        world = self._steps.session.world
-        if world.size == 1:
-            return wish
-        everyone = bytearray(world.size)
-        world.all_gather(bytes([wish]), 1, everyone)
-        return any(everyone)
+        return any(told for (told,) in tell(self._steps.session, _WISH, wish))
 
     # ---- What is kept ----------------------------------------------------------------------------
 
     def _held(self) -> dict[str, Any]:
         """Return a copy of the program's contents in Python."""
-        see_that_all_are_plain(self._vars)
         named = {name: _contents(name, thing) for name, thing in self._named.items()}
-        return {"vars": see_that_it_fits(self._vars), "named": named, "cells": self._cells.now()}
+        return {"vars": self._values.packed(), "named": named, "cells": self._cells.now()}
 
     def _put(self, held: dict[str, Any]) -> None:
-        for name, value in pickle.loads(held["vars"]).items():
-            self._vars[name] = into(self._vars[name], value)
+        self._values.put_back(held["vars"])
         self._put_named(held["named"])
         self._cells.put(held["cells"])
 
@@ -360,6 +341,7 @@ class State:
     def _take(self, objects: dict[str, Any]) -> None:
         """Set everything to what it was after the last step."""
         self._at, self._base = _At(*objects["at"]), objects["base"]
+        self._values.put_back(objects["vars"])
         self._put_named(objects["named"])
         self._cells.put_changed(objects["cells"])
 

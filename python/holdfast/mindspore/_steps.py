@@ -12,10 +12,13 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from holdfast import _core
-from holdfast._core import Status
+from holdfast._abi import Status
 from holdfast._errors import LeftError, MarkedError, PeerError
+from holdfast._seat import Phase, say
+from holdfast._versions import Versions, say_void, tell
 from holdfast.mindspore import _operators
-from holdfast.mindspore._engine import Engine, Phase, say
+from holdfast.mindspore._engine import Engine
+from holdfast.mindspore._gasp import gasp
 from holdfast.mindspore._image import Changes, Image
 
 _HELLO: Final = struct.Struct("<Q16s8sQ")  # Kind of process, digest, purpose, version.
@@ -34,14 +37,10 @@ class Hello(NamedTuple):
 
 def hello(session: _core.Session, kind: int, digest: bytes, purpose: bytes) -> list[Hello]:
     """Tell the others what this process is and keeps; return all hellos, in rank order."""
-    mine = _HELLO.pack(kind, digest, purpose, session.version)
-    everyone = bytearray(len(mine) * session.world.size)
-    session.world.all_gather(mine, len(mine), everyone)
-    found = (_HELLO.unpack_from(everyone, i * len(mine)) for i in range(session.world.size))
-    return [Hello(*words) for words in found]
+    return [Hello(*one) for one in tell(session, _HELLO, kind, digest, purpose, session.version)]
 
 
-class Steps:
+class Steps(Versions):
     """The state of one network's steps. Version n of the session is the state after n steps."""
 
     def __init__(
@@ -61,17 +60,11 @@ class Steps:
         self._engine = engine
         self._image = Image(parameters, objects, others, room)
         self.objects = objects
-        session = engine.open(self._image.bytes)
-        self._session = session
-        self.on_helper: Callable[[bool], None] | None = None
-        self._greeted = 0
         self.under_way = False
         self.purpose = "a step"  # The purpose of the next step, equal on all ranks.
         self._between: tuple[int, Changes] = (-1, {})  # A step; changes of callbacks since.
         self._kind = RESTARTED if engine.restarted else SURVIVOR
-        while session.meet():
-            self._image.write(session.private(0), objects)
-        self.restore()
+        self.open(engine.open(self._image.bytes))
         self._turn = threading.Lock()
         engine.set_phase(Phase.ECHO)
         _operators.on_echo(self._meet)
@@ -79,12 +72,11 @@ class Steps:
     @property
     def n(self) -> int:
         """Steps that are done."""
-        return self._session.version
+        return self.session.version
 
-    @property
-    def session(self) -> _core.Session:
-        """The session."""
-        return self._session
+    def fill(self, view: memoryview) -> None:
+        """Write version 0."""
+        self._image.write(view, self.objects)
 
     def restore(self) -> None:
         """Bring parameters and objects to what they were after step n.
@@ -93,35 +85,20 @@ class Steps:
         these do not run again for a replay.
         """
         version, changes = self._between
-        self.objects = self._image.read(self._session.private(self._session.version))
-        if version == self._session.version:
+        self.objects = self._image.read(self.last)
+        if version == self.session.version:
             self._image.put(changes)
 
     def changes(self) -> Changes:
         """Return the changes since step n."""
-        return self._image.changes(self._session.private(self._session.version))
+        return self._image.changes(self.last)
 
     def go_back(self, changes: Changes) -> None:
         """Bring parameters and objects to what they were after step n and these changes."""
-        self._between = self._session.version, changes
+        self._between = self.session.version, changes
         self.restore()
 
     # ---- One step -------------------------------------------------------------------------------
-
-    def _begin(self) -> None:
-        """Begin a step. A step that is under way is given up."""
-        session, engine = self._session, self._engine
-        while True:
-            if session.begin_step():
-                self.restore()
-            if session.generation == self._greeted:
-                return
-            engine.set_phase(Phase.LIVE)
-            _operators.on_echo(None)
-            _operators.clear()
-            if self._greet():
-                self._greeted = session.generation
-                return
 
     def _meet(self) -> None:
         """Open the groups for a collective of a callback; called by its operator.
@@ -136,7 +113,7 @@ class Steps:
                     return
                 self._kind |= _MEETS
                 self._look()
-                self._begin()
+                self.begin_version()
                 _operators.strict(True)
         except LeftError as error:
             self._kind &= ~_MEETS
@@ -148,9 +125,12 @@ class Steps:
             say(str(error))
             os._exit(1)
 
-    def _greet(self) -> bool:
+    def greet(self) -> bool:
         """Tell the others what this process is and keeps. False: a fault came."""
-        session = self._session
+        session = self.session
+        self._engine.set_phase(Phase.LIVE)
+        _operators.on_echo(None)
+        _operators.clear()
         version = session.version
         purpose = hashlib.sha256(self.purpose.encode()).digest()[:8]
         try:
@@ -176,8 +156,7 @@ class Steps:
                 )
         if len(alive) < session.world.size:
             self._kind &= _MEETS
-            assert self.on_helper is not None
-            self.on_helper(alive[0] == session.world.rank)
+            gasp(self._engine, session, saves=alive[0] == session.world.rank)
             return False  # The job is about to end, or the rank that saves was lost.
         if not self._all_meet([one.kind for one in hellos]):
             return False
@@ -202,7 +181,7 @@ class Steps:
                 "again from the last step"
             )
         with contextlib.suppress(MarkedError):
-            self._session.world.barrier()  # Ranks that have passed do not come; they restart.
+            self.session.world.barrier()  # Ranks that have passed do not come; they restart.
         return False
 
     def step(
@@ -231,7 +210,7 @@ class Steps:
 
     def begin(self) -> None:
         """Begin a step, or begin the same step once more."""
-        self._begin()
+        self.begin_version()
         _operators.strict(False)
 
     def end(self, describe: Callable[[], dict[str, Any]]) -> bool:
@@ -244,8 +223,7 @@ class Steps:
         elif self._commit(describe):
             _operators.strict(True)  # In a callback nobody would notice a mark.
             return True
-        if self._engine.rank == 0:
-            say(f"step {self.n + 1} was void, it is made again")
+        say_void(self.n + 1, self._engine.rank)
         return False
 
     def give_up(self) -> None:
@@ -260,7 +238,7 @@ class Steps:
 
     def _look(self) -> None:
         """Remember the changes since step n, which restore() keeps."""
-        self._between = self._session.version, self.changes()
+        self._between = self.session.version, self.changes()
 
     def _compute(self, compute: Callable[[], Any]) -> Any:
         before, self.under_way = _operators.count(), False
@@ -281,7 +259,6 @@ class Steps:
 
     def _commit(self, describe: Callable[[], dict[str, Any]]) -> bool:
         """End the step. False: it is void, and everything is as before it."""
-        session = self._session
         try:
             objects = describe()  # This may ask the others.
         except LeftError:
@@ -289,10 +266,10 @@ class Steps:
         except MarkedError:
             self.give_up()
             return False
-        self._image.write(session.private(session.version + 1), objects)
+        self._image.write(self.next, objects)
         step = _core.Step(loss=objects.get("loss", 0.0), used=self._image.used)
-        if session.end_step(step):
-            self.restore()
-            return False
-        self.objects = objects
-        return True
+        if self.commit_version(step):
+            self.objects = objects
+            return True
+        self.restore()
+        return False

@@ -12,9 +12,10 @@ import inspect
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any, Final
 
-from holdfast.mindspore._engine import Engine
+from holdfast.mindspore._trainer import Trainer
 
 _PATH: Final = "./ttp_checkpoints/"
 
@@ -22,22 +23,22 @@ _PATH: Final = "./ttp_checkpoints/"
 class Actor:
     """Acts for mindio_ttp."""
 
-    def __init__(self, engine: Engine) -> None:
-        """Hold the engine."""
-        self._engine = engine
+    def __init__(self, trainer: Trainer) -> None:
+        """Act on its state."""
+        self._trainer = trainer
 
     def repair(self) -> bool:
         """Bring parameters and optimizer to the last step, from this rank's own arena."""
         # Others may have gone on with data from this rank. Then a new process is needed.
-        return self._engine.trainer.retry()
+        return self._trainer.retry()
 
     def can_repair(self) -> bool:
         """Return whether repair() would succeed."""
-        return self._engine.trainer.can_retry()
+        return self._trainer.can_retry()
 
     def step(self) -> int:
         """Return the last step of this call of Model.train."""
-        trainer = self._engine.trainer
+        trainer = self._trainer
         objects = {} if trainer.state is None else trainer.state.objects
         return int(objects.get("step", 0)) if objects.get("call") == trainer.call else 0
 
@@ -60,11 +61,11 @@ class _Device:
         return "Ascend" if name == "device_target" else self._real.get_context(name)
 
 
-def apply(engine: Engine) -> None:
+def apply(trainer: Trainer) -> None:
     """Apply the shims of fault tolerance."""
     from mindio_ttp._registry import registry
 
-    registry.actor = Actor(engine)
+    registry.actor = Actor(trainer)
     # utils.py:310 converts the port to a number without asking whether it is set, and a document's
     # `export MS_TFT_IP = ...` sets nothing. Neither is used here.
     os.environ.setdefault("MS_TFT_IP", "127.0.0.1")
@@ -73,7 +74,7 @@ def apply(engine: Engine) -> None:
     _callback()
     _optimizer()
     _document_names()
-    _document_model(engine)
+    _document_model(trainer.engine.say_once)
 
 
 def _device_checks() -> None:
@@ -176,7 +177,7 @@ def _document_names() -> None:
             setattr(builtins, name, thing)
 
 
-def _document_model(engine: Engine) -> None:
+def _document_model(say_once: Callable[[str], None]) -> None:
     # The same document makes `loss_fn` but leaves it out of Model(...). So its network of one input
     # is called with image and label, which the graph compiler refuses with every version.
     import mindspore as ms
@@ -203,7 +204,7 @@ def _document_model(engine: Engine) -> None:
         # A network of one input that contains its loss gets one column.
         loss_fn = left_out.pop(self, None)
         if loss_fn is not None and len(train_dataset.get_col_names()) == 2:
-            engine.say_once(
+            say_once(
                 "Model(...) is given no loss_fn, and its network takes one input of the data's "
                 "two; the program's own `loss_fn` is used"
             )

@@ -269,7 +269,7 @@ def train_process(
         original(model, **arguments)  # Nothing to keep.
         return
     if not trainer.retrying:
-        trainer.call += 1
+        trainer.call, engine.trains = trainer.call + 1, True
     trainer.seed.give(arguments["train_dataset"], engine.rank, trainer.call)
     batches = arguments["cb_params"].batch_num
     if batches != arguments["train_dataset"].get_dataset_size():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast._errors import UserError
-from holdfast.mindspore import _bulk, _callbacks, _gasp, _last
+from holdfast.mindspore import _bulk, _callbacks, _last
 from holdfast.mindspore._between import Rest
 from holdfast.mindspore._cells import Cells, hidden_parameters
 from holdfast.mindspore._engine import Engine
@@ -77,10 +77,8 @@ class Trainer:
                 folder = Path(self.engine.place.directory)
                 _bulk.current = _bulk.Bulk(folder, self.engine.rank, [*known, *self._others])
             warn_of_dropout(self.engine, network)
-            state = self.state
             if self.engine.gasps:
                 _last.warm_up(self.engine.place)
-            state.on_helper = lambda saves: _gasp.gasp(self.engine, state.session, saves)
         elif network is not self._network:
             mine = {id(p) for p in self._network.get_parameters()}
             if {id(p) for p in network.get_parameters()} != mine:

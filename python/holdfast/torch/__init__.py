@@ -26,6 +26,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from holdfast._errors import Error, PeerError, UserError, WorldError
+from holdfast._seat import say
 from holdfast.job import prepare_spare
 from holdfast.torch import _engine, _register
 from holdfast.torch._beginning import begin_as_the_first
@@ -50,7 +51,7 @@ def init() -> None:
             "torch.distributed.init_process_group, before anything that uses it"
         )
     if ".".join(torch.__version__.split(".")[:2]) not in TRIED:
-        _engine.say(f"torch {torch.__version__} was not tried; those that were: {', '.join(TRIED)}")
+        say(f"torch {torch.__version__} was not tried; those that were: {', '.join(TRIED)}")
     engine = _engine.start(managed=True)
     _register.init_process_group(engine)
     _import_compiler()

@@ -21,13 +21,13 @@ _WAIT_S: Final = 0.02  # Then a spare looks whether it is given its place.
 
 def begin_as_the_first(engine: Engine) -> None:
     """Take over the generators of this rank's first process, or save them if this is the first."""
-    if engine.worker.solo:
+    if engine.seat.worker.solo:
         return
-    if not engine.waits_spare or engine.place_is_due():
-        _take_over(engine, engine.place.rank)
+    if not engine.seat.waits_spare or engine.seat.place_is_due():
+        _take_over(engine, engine.seat.place.rank)
         return
-    rank = engine.worker.bound_rank
-    left = _left_by_ranks(engine, range(engine.world_size) if rank is None else [rank])
+    rank = engine.seat.worker.bound_rank
+    left = _left_by_ranks(engine, range(engine.seat.world_size) if rank is None else [rank])
     if None not in left and len(set(left)) == 1:
         set_states(pickle.loads(left[0] or b""))
         return
@@ -64,7 +64,7 @@ def _left_by_ranks(engine: Engine, ranks: Iterable[int]) -> list[bytes | None]:
         missing = [rank for rank, raw in left.items() if raw is None]
         for rank in missing:
             left[rank] = engine.early.look(f"seeds-{rank}")
-        if None not in left.values() or engine.place_is_due():
+        if None not in left.values() or engine.seat.place_is_due():
             return list(left.values())
         engine.early.look(f"seeds-{missing[0]}", _WAIT_S)
 

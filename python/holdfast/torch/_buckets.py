@@ -8,7 +8,6 @@ it go on using it. A bucket that can not be moved is summed by way of copies, wi
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from holdfast import _core
 from holdfast._errors import Error
+from holdfast.torch._callers import is_of_the_program
 
 _LEAST: Final = 1 << 16  # Bytes. A smaller bucket is not worth a file and a mapping.
 _DTYPES: Final = (torch.float32, torch.float64)  # The others are not added up in place.
@@ -57,7 +57,7 @@ class Buckets:
         Without a session, do the part that needs none; a later call with a session does the rest.
         """
         size = tensor.numel()
-        if not self._expected.get(size) or _is_of_a_user():
+        if not self._expected.get(size) or is_of_the_program():
             return
         storage = tensor.untyped_storage()
         address = storage.data_ptr()
@@ -80,15 +80,6 @@ class Buckets:
         except (Error, OSError, RuntimeError) as error:
             self._expected.clear()
             self._say(f"gradients are summed by way of copies, with the same bits: {error}")
-
-
-def _is_of_a_user() -> bool:
-    """Whether dist.all_reduce() asked for the sum, not the reducer in a backward pass."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("holdfast.torch."):
-        frame = frame.f_back
-    name: str = frame.f_globals["__name__"]
-    return name == "torch.distributed.distributed_c10d"
 
 
 def _share(storage: torch.UntypedStorage) -> int:

@@ -144,6 +144,10 @@ class Mark(NamedTuple):
 class Feeder:
     """One source of batches."""
 
+    generators: Sequence[torch.Generator] = ()  # The program's own ones that start() seeds.
+    may_be_kept = False  # It serves all passes over a source without holding on to the source.
+    shows_its_end = True  # The position tells if an epoch is over. If not, the next batch does.
+
     def start(self, epoch: int, order: int, skip: int, state: Mark | None) -> Iterator[Any]:
         """Iterate a pass of an epoch from position `skip`; the source stands at `state`.
 
@@ -164,11 +168,6 @@ class Feeder:
         """Return the state that start() needs besides the position, after the batch just given."""
         return None
 
-    @property
-    def generators(self) -> list[torch.Generator]:
-        """The program's own generators that start() seeds."""
-        return []
-
     def items(self) -> Any:
         """Return the object with items by index, if any. An item must depend on its index alone."""
         return None
@@ -182,16 +181,6 @@ class Feeder:
         return ()
 
     @property
-    def may_be_kept(self) -> bool:
-        """Whether it serves all passes over a source without holding on to the source."""
-        return False
-
-    @property
-    def shows_its_end(self) -> bool:
-        """Whether the position alone tells if an epoch is over. If not, the next batch does."""
-        return True
-
-    @property
     def length(self) -> int | None:
         """Batches of an epoch, if known."""
         return None
@@ -199,6 +188,8 @@ class Feeder:
 
 class _Loader(Feeder):
     """A DataLoader over a map-style dataset."""
+
+    may_be_kept = True  # It has workers, which may be persistent.
 
     def __init__(self, loader: DataLoader[Any], seed: Seeds) -> None:
         self._seed = seed
@@ -213,14 +204,14 @@ class _Loader(Feeder):
         self._samplers = _samplers_in(loader)
         found = [loader.generator, *(getattr(s, "generator", None) for s in self._samplers)]
         unique = {id(g): g for g in found if isinstance(g, torch.Generator)}
-        self._generators = list(unique.values())
+        self.generators = list(unique.values())
 
     def start(self, epoch: int, order: int, skip: int, state: Mark | None) -> Iterator[Any]:
         sampler: Any
         for sampler in self._samplers:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
-        for generator, seed in zip(self._generators, self.seeds, strict=True):
+        for generator, seed in zip(self.generators, self.seeds, strict=True):
             reseed(generator, seed, order)
         self._tickets.seed = self._seed.derive("data", order)
         self._tickets.skip = skip
@@ -229,14 +220,14 @@ class _Loader(Feeder):
 
     def see_that_its_order_is_drawn_again(self) -> None:
         sampler, before = self._tickets.sampler, get_states()
-        kept = [(g, g.get_state()) for g in self._generators]
+        kept = [(g, g.get_state()) for g in self.generators]
         if hasattr(sampler, "__next__"):
             return  # It can be asked only once.
         twice = []
         try:
             for _ in range(2):
                 self._seed.derive("order").set()
-                for generator in self._generators:
+                for generator in self.generators:
                     generator.manual_seed(1)
                 for holder in self._samplers:
                     if hasattr(holder, "set_epoch"):
@@ -259,14 +250,10 @@ class _Loader(Feeder):
             )
 
     def recall(self, order: int, seeds: tuple[int, ...]) -> None:
-        for generator, seed in zip(self._generators, seeds, strict=False):
+        for generator, seed in zip(self.generators, seeds, strict=False):
             note(generator, seed, order)  # State may have set it as for this seed.
             if seed_of(generator) != seed:
                 reseed(generator, seed, order)
-
-    @property
-    def generators(self) -> list[torch.Generator]:
-        return self._generators
 
     def items(self) -> Any:
         return self._dataset
@@ -275,11 +262,7 @@ class _Loader(Feeder):
     def seeds(self) -> tuple[int, ...]:
         # Every step reseeds torch's own generator. The program seeded it before State.
         common = torch.default_generator
-        return tuple(self._seed.torch if g is common else seed_of(g) for g in self._generators)
-
-    @property
-    def may_be_kept(self) -> bool:
-        return True  # It has workers, which may be persistent.
+        return tuple(self._seed.torch if g is common else seed_of(g) for g in self.generators)
 
     @property
     def length(self) -> int | None:
@@ -326,6 +309,8 @@ class Whereabouts:
 class _Stateful(Feeder):
     """An iterable that can save and load its position (state_dict, load_state_dict)."""
 
+    shows_its_end = False  # The end of one epoch may be the beginning of the next.
+
     def __init__(self, source: Any, seed: Seeds, at: Whereabouts) -> None:
         self._source = source
         self._seed = seed
@@ -358,10 +343,6 @@ class _Stateful(Feeder):
     def state(self) -> Any:
         return copy.deepcopy(self._source.state_dict())
 
-    @property
-    def shows_its_end(self) -> bool:
-        return False  # The end of one epoch may be the beginning of the next.
-
 
 class Fetched:
     """The batches of an epoch, each fetched when it is wanted or one step before."""
@@ -381,11 +362,6 @@ class Fetched:
                 raise self._error
             if self._next:
                 yield self._next.pop()
-
-    @property
-    def is_ahead(self) -> bool:
-        """Whether a batch was fetched, or the end seen, before it was wanted."""
-        return bool(self._next) or self._ended
 
     def is_over(self) -> bool:
         """Whether no batch follows. It is called one step before that batch would be wanted."""

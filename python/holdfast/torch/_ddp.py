@@ -15,7 +15,8 @@ from torch._C import _distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast._errors import UserError
-from holdfast.torch._engine import Engine, say
+from holdfast._seat import say
+from holdfast.torch._engine import Engine
 from holdfast.torch._group import HoldfastGroup
 
 # Private names of torch, pinned by test_torch_group.py for each version that was tried.
@@ -80,7 +81,7 @@ def _lay(ddp: Any, parameters: list[Any], laid: list[int], engine: Engine) -> No
         if gradients[i] is None:
             continue
         if views[i] is None:
-            engine.warn_once(
+            engine.seat.say_once(
                 "the gradients that this step goes on with no longer lie in the buckets of "
                 "DistributedDataParallel(gradient_as_bucket_view=True), which rounds the next ones "
                 "otherwise: for equal bits, drop them in each step by zero_grad()"

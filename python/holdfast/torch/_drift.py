@@ -7,8 +7,8 @@ k steps in between. k is chosen so that this costs a thousandth of the steps' ti
 
 from __future__ import annotations
 
-import ctypes
 import os
+import struct
 import time
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -17,9 +17,9 @@ from typing import Any, Final
 from torch import Tensor
 
 from holdfast._core import Session
+from holdfast._versions import told
 from holdfast.torch._copies import digests_of
 from holdfast.torch._engine import Engine
-from holdfast.torch._greeting import exchange
 from holdfast.torch._kept import Kept
 
 _SHARE: Final = 0.001  # Of a step's time.
@@ -37,7 +37,7 @@ class Drift:
         self._ids = {
             id(parameter)
             for ddp in ddps
-            if ddp.process_group.size() == engine.world_size  # Others have replicas elsewhere.
+            if ddp.process_group.size() == engine.seat.world_size  # Others have replicas elsewhere.
             for name, parameter in ddp.module.named_parameters()
             if name not in ddp.parameters_to_ignore
         }
@@ -52,7 +52,7 @@ class Drift:
         A job whose ranks drift apart has to end: otherwise each rank's are its own.
         """
         groups = [ddp.process_group.size() for ddp in self._ddps]
-        whole = all(size == self._engine.world_size for size in groups)
+        whole = all(size == self._engine.seat.world_size for size in groups)
         return set(self._ids) if whole and not self._may_differ() else set()
 
     @staticmethod
@@ -83,17 +83,15 @@ class Drift:
         """Name the first tensor that differs and its rank; end the job unless the user goes on."""
         found = list(self._walk())
         mine = digests_of([tensor for _, tensor in found])
-        given = exchange(session, bytes(mine))
-        if given is None:
+        rows = told(session, struct.Struct(f"<{len(mine)}Q"), *mine)
+        if rows is None:
             return
-        size = ctypes.sizeof(mine)
-        rows = [given[i * size : (i + 1) * size] for i in range(session.world.size)]
         differing = next(
             (
                 (name, rank)
                 for i, (name, _) in enumerate(found)
                 for rank, row in enumerate(rows)
-                if row[8 * i : 8 * i + 8] != rows[0][8 * i : 8 * i + 8]
+                if row[i] != rows[0][i]
             ),
             None,
         )
@@ -106,10 +104,10 @@ class Drift:
             "common seed, clipping after the sum, a change of a parameter under `if rank == ...`. "
         )
         if not self._may_differ():
-            raise self._engine.worker.fail(f"{text}To go on all the same: HOLDFAST_DRIFT=warn")
+            raise self._engine.seat.worker.fail(f"{text}To go on all the same: HOLDFAST_DRIFT=warn")
         if name not in self._said:
             self._said.add(name)
-            self._engine.warn_once(f"{text}It goes on (HOLDFAST_DRIFT=warn)")
+            self._engine.seat.say_once(f"{text}It goes on (HOLDFAST_DRIFT=warn)")
 
     def _walk(self) -> Iterator[tuple[str, Tensor]]:
         for key, tensor in self._kept.walk(False):

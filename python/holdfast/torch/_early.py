@@ -14,16 +14,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from holdfast._errors import Error, PeerError, UserError, WorldError
+from holdfast._seat import Seat
 from holdfast._vars import raw_bytes
-
-if TYPE_CHECKING:
-    from holdfast.torch._engine import Engine
 
 OTHERS: Final = (
     "between hf.init() and hf.State(...) this process exchanges other things than the one it "
@@ -43,9 +41,9 @@ class Early:
     Errors: PeerError if a rank came to something else; WorldError if it did not come in time.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, seat: Seat) -> None:
         """Give and take nothing yet."""
-        self._engine = engine
+        self._seat = seat
         self._made: Counter[tuple[str, str]] = Counter()
         self._owed: list[tuple[str, str, bytes, int | None]] = []
         self._succeeds: bool | None = None
@@ -76,12 +74,12 @@ class Early:
 
     def send(self, label: str, to: int, block: Tensor) -> None:
         """Give a block to one rank. A spare waits for its own rank first."""
-        rank = self._engine.rank
+        rank = self._seat.rank
         self._give(self._begin(f"{label}-from-{rank}-to-{to}", "sent"), "a block", block)
 
     def receive(self, label: str, source: int, block: Tensor) -> Callable[[], bool]:
         """Return a function that takes the block from `source`. A spare awaits its rank first."""
-        own = self._engine.rank
+        own = self._seat.rank
         name = self._begin(f"{label}-from-{source}-to-{own}", "received")
         return lambda: self._take(name, "a block", source, block)
 
@@ -89,8 +87,8 @@ class Early:
     def succeeds(self) -> bool:
         """Whether a predecessor of this process has made its State."""
         if self._succeeds is None:
-            alone = self._engine.worker.solo
-            self._succeeds = not alone and self.look(f"past-{self._engine.place.rank}") is not None
+            alone = self._seat.worker.solo
+            self._succeeds = not alone and self.look(f"past-{self._seat.place.rank}") is not None
         return self._succeeds
 
     def end(self) -> None:
@@ -98,19 +96,19 @@ class Early:
 
         UserError: it exchanged more or less than its predecessor and may have got wrong answers.
         """
-        if self._engine.worker.solo:
+        if self._seat.worker.solo:
             return
         _ = self.succeeds  # Before this process says that it is past.
         self._give_what_is_owed()
         mine = str(sorted(self._made.items())).encode()
-        if self.first(f"past-{self._engine.place.rank}", mine) != mine:
+        if self.first(f"past-{self._seat.place.rank}", mine) != mine:
             raise UserError(OTHERS)
 
     def leave(self) -> None:
         """Say that this rank's program has ended well without ever making a State."""
-        if not self._engine.worker.solo:
+        if not self._seat.worker.solo:
             with suppress(Error):  # No room, or the job has ended meanwhile.
-                self._put(f"left-{self._engine.place.rank}", b"")
+                self._put(f"left-{self._seat.place.rank}", b"")
 
     def look(self, name: str, wait_s: float = 0) -> bytes | None:
         """Return the value of a name in this run, if there is one within that time."""
@@ -134,9 +132,9 @@ class Early:
     def _give(self, name: str, what: str, data: Tensor, by: int | None = None) -> None:
         """Give this rank's part; with `by`, only if this is that rank."""
         raw = raw_bytes(data)
-        if self._engine.waits_spare:
+        if self._seat.waits_spare:
             self._owed.append((name, what, raw, by))
-        elif by in (None, self._engine.place.rank):
+        elif by in (None, self._seat.place.rank):
             self._write(name, what, raw)
 
     def _take(
@@ -150,7 +148,7 @@ class Early:
         keys = [self._key(k) for k in (f"{name}-of-{rank}", f"past-{rank}", f"left-{rank}")]
         while True:
             self._see_whether_it_is_due()
-            wait_s = _WAIT_FOR_PLACE_S if self._engine.waits_spare else _WAIT_S
+            wait_s = _WAIT_FOR_PLACE_S if self._seat.waits_spare else _WAIT_S
             which, value = self._get(keys, wait_s) or (-1, b"")
             if which == 0:
                 break
@@ -170,15 +168,15 @@ class Early:
                     "all ranks run one program, and each has to come there; if one prepares data "
                     "for so long, give MS_TOPO_TIMEOUT more seconds"
                 )
-            if now - began > _NAMED_AFTER_S and not self._engine.waits_spare:
-                self._engine.warn_once(
+            if now - began > _NAMED_AFTER_S and not self._seat.waits_spare:
+                self._seat.say_once(
                     f"this process waits at {what} for rank {rank}, which has not come there yet; "
                     "all ranks run one program, and each has to come there"
                 )
         given, raw = self._whole(keys[0], value)
         if given == what.encode() and len(raw) == into.nbytes:
             fill(into, raw)
-        elif self._engine.waits_spare or rank != self._engine.place.rank:
+        elif self._seat.waits_spare or rank != self._seat.place.rank:
             raise PeerError(
                 f"before their States rank {rank} came to {given.decode()} of {len(raw)} bytes "
                 f"where this one has {what} of {into.nbytes}; all ranks run one program and "
@@ -188,22 +186,22 @@ class Early:
 
     def _see_whether_it_is_due(self) -> None:
         """Take the place if this spare was given one, then give the parts that it owes."""
-        if self._engine.waits_spare and self._engine.place_is_due():
-            _ = self._engine.place
-        if not self._engine.waits_spare:
+        if self._seat.waits_spare and self._seat.place_is_due():
+            _ = self._seat.place
+        if not self._seat.waits_spare:
             self._give_what_is_owed()
 
     def _give_what_is_owed(self) -> None:
         owed, self._owed = self._owed, []
         for name, what, raw, by in owed:
-            if by in (None, self._engine.place.rank):
+            if by in (None, self._seat.place.rank):
                 self._write(name, what, raw)
 
     def _write(self, name: str, what: str, raw: bytes) -> None:
         """Write a part, unless a predecessor did: the others may have read that one."""
         if self.succeeds:
             return  # Its predecessor did not exchange this, so nobody will; or it did.
-        key = f"{name}-of-{self._engine.place.rank}"
+        key = f"{name}-of-{self._seat.place.rank}"
         more = [raw[i : i + _PART] for i in range(_PART, len(raw), _PART)]
         process = os.getpid()  # The rest of a part is found by whose it is: see _whole().
         try:
@@ -227,14 +225,14 @@ class Early:
 
     def _get(self, keys: list[str], wait_s: float) -> tuple[int, bytes] | None:
         try:
-            return self._engine.worker.get(keys, wait_s)
+            return self._seat.worker.get(keys, wait_s)
         except WorldError:
-            if self._engine.waits_spare:
-                _ = self._engine.place  # The job is over, and a spare ends in here.
+            if self._seat.waits_spare:
+                _ = self._seat.place  # The job is over, and a spare ends in here.
             raise
 
     def _put(self, name: str, value: bytes) -> None:
-        self._engine.worker.put(self._key(name), value)
+        self._seat.worker.put(self._key(name), value)
 
     def _key(self, name: str) -> str:
         """Return the key of a name. A spare of any host knows it, and a new run begins without."""

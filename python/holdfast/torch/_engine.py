@@ -3,43 +3,34 @@
 from __future__ import annotations
 
 import atexit
-import enum
 import os
-import select
 import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-import holdfast
-from holdfast import _core
+from holdfast import _abi, _core
 from holdfast._errors import Error, MarkedError, PeerError, UserError
+from holdfast._seat import Phase, Seat, say
 from holdfast.torch._buckets import Buckets
 from holdfast.torch._early import Early
+from holdfast.torch._work import Runner
 
-if TYPE_CHECKING:
-    from holdfast.torch._group import HoldfastGroup
-
-Status = _core.Status
+Status = _abi.Status
 
 
-def say(text: str) -> None:
-    """Write one line for the user."""
-    print(f"holdfast: {text}", file=sys.stderr, flush=True)
+class _Group(Protocol):
+    """A group of torch's, as the engine knows it."""
 
+    runner: Runner
 
-class Phase(enum.Enum):
-    """Tells who answers collectives, and what happens to one that a fault cut short."""
-
-    EARLY = enum.auto()  # Between init() and State: the other ranks, if this is the first start.
-    CATCHING_UP = enum.auto()  # A restarted process on its way to the step of the others: nobody.
-    LIVE = enum.auto()  # The session's groups.
-    PLAIN = enum.auto()  # The same without State: a fault is an error.
+    def forget(self) -> None:
+        """Forget who answers; the next collective finds out anew."""
 
 
 class Engine:
@@ -52,13 +43,12 @@ class Engine:
                 "this process was told to be one of several (WORLD_SIZE) by another launcher; "
                 "start the program with `holdfast run --nproc-per-node N program.py`"
             )
-        self._job = holdfast.init()
-        self.worker: Final = self._job.worker
+        self.seat: Final = Seat()
         self.phase = Phase.EARLY if managed else Phase.PLAIN
         self.session: _core.Session | None = None
         self.buckets: Final = Buckets(say)
-        self.early: Final = Early(self)
-        self.groups: weakref.WeakSet[HoldfastGroup] = weakref.WeakSet()
+        self.early: Final = Early(self.seat)
+        self.groups: weakref.WeakSet[_Group] = weakref.WeakSet()
         self.in_step = False  # Within a step of the user's.
         self.marked = False  # An echo was given in this step.
         self.too_late = ""  # Why nothing can be exchanged any more: another rank has ended.
@@ -69,67 +59,25 @@ class Engine:
         self.rehearsing = False  # In a waiting spare's backward pass, which gets only echoes.
         self.creating = False  # torch is making the default group.
         self.own_use = 0  # > 0: optimizer steps are ours, not the program's.
-        self.warned: set[str] = set()
         self.meet: Callable[[], None] = lambda: None  # State's: begin a step with all.
         # Called with the seeds of this process at its State and those of its rank's first one.
         self.see_beginning: Callable[[Any, Any], None] = lambda mine, first: None
         self.at_end: list[Callable[[], None]] = []  # Called as the training ends.
         self.see_that_it_was_done: Callable[[], None] = lambda: None
-        self.observer: Any = observer_factory(self)
-        self._place: _core.Place | None = None
-        self._spare = self.worker.waits_spare
-
-    # ---- The place in the job -------------------------------------------------------------------
-
-    @property
-    def place(self) -> _core.Place:
-        """The place of this process in the job. A spare waits for it."""
-        if self._place is None:
-            self._place = self._job.place
-        return self._place
-
-    @property
-    def rank(self) -> int:
-        """The own rank. A spare waits for it, unless it is bound to a rank."""
-        bound = self.worker.bound_rank if self.waits_spare else None
-        return self.place.rank if bound is None else bound
-
-    @property
-    def place_known(self) -> bool:
-        """Whether `place` does not wait."""
-        return self._place is not None
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks, without waiting for the own one."""
-        if self._place is None and self.worker.solo:
-            return 1
-        given = os.environ.get("MS_WORKER_NUM", "")
-        return int(given) if self._place is None and given.isdigit() else self.place.world_size
-
-    @property
-    def waits_spare(self) -> bool:
-        """Whether this process is a spare that has not got its place yet."""
-        return self._spare and self._place is None
-
-    def place_is_due(self) -> bool:
-        """Whether a spare that waits can have its place now, or is not needed any more."""
-        place = int(os.environ["HOLDFAST_SPARE_FD"])
-        return bool(select.select([place], [], [], 0)[0])
+        self.observer: Any = observer_factory(self.seat)
 
     @property
     def first_start(self) -> bool:
         """Whether the other ranks start at the same time as this one. Never waits for a spare."""
-        # A process that was restarted by hand has no attempt number.
-        return not self._spare and self.place.attempt <= 1 and not self.early.succeeds
+        return not self.seat.restarted and not self.early.succeeds
 
     # ---- The session ----------------------------------------------------------------------------
 
     def open(self, private_bytes: int, common_bytes: int = 0) -> _core.Session:
         """Open the state of this rank, of which so many of the first bytes are all ranks' alike."""
-        _ = self.place  # A spare waits here. From now on its rank is known.
+        _ = self.seat.place  # A spare waits here. From now on its rank is known.
         self.early.end()
-        self.session = self.worker.open(
+        self.session = self.seat.worker.open(
             private_bytes=private_bytes, own_private=True, common_bytes=common_bytes
         )
         self.session.end_on_exit()
@@ -171,7 +119,7 @@ class Engine:
 
     def cut_short(self, status: int) -> None:
         """Note a collective that was not completed. Return if it gets an echo, else raise."""
-        text = _core.last_error()
+        text = _abi.last_error()
         if status == Status.MISMATCH:
             raise PeerError(
                 text or "the ranks asked for different collectives; no data was exchanged"
@@ -179,7 +127,7 @@ class Engine:
         if status == Status.LEFT:
             raise PeerError(text or "a rank has ended its training and takes no part in this")
         if status != Status.ABORTED:
-            _core.check(status)
+            _abi.check(status)
         if self.phase is Phase.EARLY:
             return
         if self.in_step:
@@ -210,18 +158,12 @@ class Engine:
     def note_between(self) -> None:
         """Note a collective between steps whose result may decide what the program does."""
         if self.session is not None and not self.in_step and not self.own_use:
-            self.guessed |= self.phase is Phase.CATCHING_UP
+            self.guessed |= self.phase is Phase.ECHO
             self.asked |= self.phase is Phase.LIVE
-
-    def warn_once(self, text: str) -> None:
-        """Say something at most once."""
-        if text not in self.warned:
-            self.warned.add(text)
-            say(text)
 
     def finish(self) -> None:
         """Prepare for the good end of the training. UserError: it is not over."""
-        if self.phase is Phase.EARLY and self.session is None and not self.waits_spare:
+        if self.phase is Phase.EARLY and self.session is None and not self.seat.waits_spare:
             self.early.leave()
         self.drain()  # While there is a session.
         if self.session is None:
@@ -256,14 +198,14 @@ class Engine:
 class Unobserved:
     """An observer that does nothing, unless `holdfast verify` puts its own in its place."""
 
-    def __init__(self, engine: Engine) -> None:
-        """Ignore the engine."""
+    def __init__(self, seat: Seat) -> None:
+        """Ignore where this process is."""
 
     def __getattr__(self, name: str) -> Callable[..., bool]:
         return lambda *_: False
 
 
-observer_factory: Callable[[Engine], Any] = Unobserved
+observer_factory: Callable[[Seat], Any] = Unobserved
 engine: Engine | None = None
 
 
@@ -300,7 +242,7 @@ def _finish_when_the_program_ends(engine: Engine) -> None:
         try:
             engine.finish()
         except UserError as error:
-            print(f"holdfast: {error}", file=sys.stderr, flush=True)
+            say(str(error))
             sys.stdout.flush()
             os._exit(1)  # After an exception here the exit code would be 0.
 

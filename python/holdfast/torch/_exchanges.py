@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast import _core
-from holdfast._core import lib
+from holdfast._abi import U64, lib
 from holdfast._errors import UserError
+from holdfast._exchange import Group
 from holdfast.torch._eager import runs_as_it_is
 from holdfast.torch._member import Member
 from holdfast.torch._operands import as_dense, counts
@@ -30,7 +30,7 @@ class Exchanges(Member):
         group = self._group()
         status = 0
         if group:
-            size, u64 = send.element_size(), _core._U64 * self._size
+            size, u64 = send.element_size(), U64 * self._size
             status = lib.hf_all_to_all(
                 group,
                 send.data_ptr(),
@@ -141,7 +141,7 @@ class Exchanges(Member):
         if not self._group():
             return Done(tensors)
         work = self._native().start_send(dense.data_ptr(), dense.nbytes, to, tag)
-        return Started(self._engine, work, [dense], lambda: None, lambda: None)
+        return Started(self._engine.cut_short, work, [dense], lambda: None, lambda: None)
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> Done:
         """Start to receive."""
@@ -163,7 +163,7 @@ class Exchanges(Member):
             return Done(tensors)
         work = self._native().start_receive(dense.data_ptr(), dense.nbytes, source, tag)
         return Started(
-            self._engine,
+            self._engine.cut_short,
             work,
             [dense],
             lambda: None if dense is tensor else tensor.copy_(dense),
@@ -177,5 +177,5 @@ class Exchanges(Member):
     def _tagged(self, tag: int) -> str:
         return f"{self.label}-tag-{tag}" if tag else self.label
 
-    def _native(self) -> _core.Group:
-        return _core.Group(ctypes.c_void_p(self._handle), owned=False)
+    def _native(self) -> Group:
+        return Group(ctypes.c_void_p(self._handle), owned=False)

@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from holdfast._core import Session
-from holdfast._errors import LeftError, MarkedError, PeerError
+from holdfast._errors import MarkedError, PeerError
+from holdfast._versions import tell, told
 
 
 class Hello(NamedTuple):
@@ -34,10 +35,10 @@ _AGAIN: Final = struct.Struct("<4Q")
 
 def greet(session: Session, mine: Hello) -> list[Hello] | None:
     """Tell the others `mine`; return all by rank. None: a fault. PeerError: ranks differ."""
-    given = exchange(session, _HELLO.pack(*mine))
+    given = told(session, _HELLO, *mine)
     if given is None:
         return None
-    hellos = [Hello(*fields) for fields in _HELLO.iter_unpack(given)]
+    hellos = [Hello(*fields) for fields in given]
     for rank, hello in enumerate(hellos):
         if hello.shapes != mine.shapes or hello.version != mine.version:
             other = (
@@ -58,15 +59,14 @@ def greet_again(session: Session, own: Again, what: str) -> bool:
 
     Errors: PeerError if a rank begins something else.
     """
-    mine = _AGAIN.pack(*own)
-    given = exchange(session, mine)
+    given = told(session, _AGAIN, *own)
     if given is None:
         return False
-    all_asked, all_guessed, all_behind, begun = zip(*_AGAIN.iter_unpack(given))
+    all_asked, all_guessed, all_behind, begun = zip(*given)
     if any(all_guessed) and (any(all_asked) or all(all_behind)):
         with suppress(MarkedError):
             # A rank that ends now must not cut short the exchange that tells the others.
-            session.world.all_gather(mine, len(mine), given)
+            tell(session, _AGAIN, *own)
         raise MarkedError(
             "a process was lost after the ranks exchanged something between two steps, which its "
             "replacement can not be told again; this process ends too, so that all start again "
@@ -79,15 +79,3 @@ def greet_again(session: Session, own: Again, what: str) -> bool:
             "has no place that can be found again: call it in the loop"
         )
     return True
-
-
-def exchange(session: Session, mine: bytes) -> bytearray | None:
-    """Return the bytes that all ranks give, in rank order. None: a fault came."""
-    everyone = bytearray(len(mine) * session.world.size)
-    try:
-        session.world.all_gather(mine, len(mine), everyone)
-    except LeftError:
-        raise
-    except MarkedError:
-        return None
-    return everyone

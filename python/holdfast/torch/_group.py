@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from holdfast._core import lib
+from holdfast._abi import lib
 from holdfast._errors import UserError
+from holdfast._seat import Phase
 from holdfast._vars import raw_bytes
 from holdfast.torch._eager import runs_as_it_is
 from holdfast.torch._early import fill
-from holdfast.torch._engine import Phase
 from holdfast.torch._exchanges import Exchanges
 from holdfast.torch._operands import (
     DTYPES,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast._errors import UserError
-from holdfast._vars import dumps, into, see_that_all_are_plain, see_that_it_fits, tensors_in
+from holdfast._vars import Values, dumps, tensors_in
 from holdfast.torch._copies import digests_of
 from holdfast.torch._optimizers import (
     largest_shape,
@@ -47,7 +46,7 @@ class Kept:
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self.tensors: dict[str, Tensor] = {}
         self.others: dict[str, Any] = {}
-        self.vars: dict[str, Any] = {}  # Of all state.vars(...).
+        self.values = Values()  # Of all state.vars(...).
         self.fed: set[str] = set()  # Those of `others` whose position steps() looks after.
         self.room = 0  # Bytes that they may grow by, beyond the usual.
         self.parameters: list[tuple[Key, Tensor]] = []
@@ -229,7 +228,7 @@ class Kept:
             shared, fixed, count = shared + more[0], fixed + more[1], count + more[2]
         return shared, fixed, count
 
-    def shapes(self) -> str:
+    def shapes(self) -> bytes:
         """Return a digest of the parameters and optimizers, which all ranks must have alike."""
         digest = hashlib.blake2b(digest_size=16)
         for key, parameter in self.parameters:
@@ -237,7 +236,7 @@ class Kept:
             digest.update(f"{key[1:]}{parameter.dtype}{shape}\n".encode())
         for name, optimizer in self.optimizers.items():
             digest.update(f"{name}{type(optimizer).__name__}\n".encode())
-        return digest.hexdigest()
+        return digest.digest()
 
     def see_that_nothing_is_shared(self, name: str, value: Any) -> None:
         """Refuse a value of state.vars() that lies in a tensor of State, as state_dict() gives."""
@@ -287,12 +286,8 @@ class Kept:
             # A program that unfreezes parameters in one epoch does not do so again later.
             "requires_grad": [parameter.requires_grad for _, parameter in self.parameters],
             "training": [module.training for module in self._modules.values()],
-            "vars": self._pickled_vars(),
+            "vars": self.values.packed(),
         }
-
-    def _pickled_vars(self) -> bytes:
-        see_that_all_are_plain(self.vars)
-        return see_that_it_fits(self.vars) if self.vars else b""
 
     def digests(self) -> dict[str, bytes]:
         """Return a digest for each name, without tensors, to see what has changed."""
@@ -301,7 +296,7 @@ class Kept:
             **objects["groups"],
             **objects["others"],
             "requires_grad": objects["requires_grad"],
-            **self.vars,
+            **self.values.all,
         }
         return {name: hashlib.blake2b(dumps(part)).digest() for name, part in parts.items()}
 
@@ -375,8 +370,7 @@ class Kept:
         for name, thing in self.others.items():
             if name not in self.fed and objects["others"][name] is not None:
                 put_back(thing, objects["others"][name])
-        for name, value in (pickle.loads(objects["vars"]) if objects["vars"] else {}).items():
-            self.vars[name] = into(self.vars.get(name), value)
+        self.values.put_back(objects["vars"])
         for name, module in self._extras.items():
             module.set_extra_state(objects["extras"][name])
         for (_, parameter), trained in zip(self.parameters, objects["requires_grad"]):

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 import weakref
-from collections.abc import Iterator
-from types import FrameType
 from typing import Any, Final, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from holdfast import _core
+from holdfast import _exchange
 from holdfast._errors import MarkedError, PeerError, UserError
+from holdfast._seat import Phase
+from holdfast.torch._callers import is_of_a_framework, wanted_objects
 from holdfast.torch._eager import runs_as_it_is
 from holdfast.torch._early import OTHERS, Early
-from holdfast.torch._engine import Engine, Phase
+from holdfast.torch._engine import Engine
 from holdfast.torch._work import Done, Runner
 
 _Base: Any = dist.ProcessGroup  # Its stubs describe overloads that torch itself never calls.
@@ -38,7 +37,7 @@ class Member(_Base):  # type: ignore[misc]
         self._purpose = "undefined"
         self._ranks = ranks
         self._handle = 0
-        self._opened: list[_core.Group] = []
+        self._opened: list[_exchange.Group] = []
         self.runner = Runner()
         self._used_map = 0  # Elements of the all-reduce that is answered locally, once.
         engine.groups.add(self)
@@ -68,21 +67,21 @@ class Member(_Base):  # type: ignore[misc]
             if answers:
                 engine.see_that_others_are_there()
             return 0
-        if engine.phase is Phase.CATCHING_UP:
-            if _wants_objects_of_another(sys._getframe(1)):
+        if engine.phase is Phase.ECHO:
+            if wanted_objects():
                 engine.meet()  # Ranks that have asked already end too, so that all ask again.
                 raise UserError(_NO_OBJECTS)
             return 0
         if engine.phase is Phase.EARLY:
             if not engine.first_start:
-                if _wants_objects_of_another(sys._getframe(1)):
+                if wanted_objects():
                     raise UserError(OTHERS)
                 return 0  # A framework asks. State restores what it wants to have.
-            opened = engine.worker.early_group(self._ranks, f"early-{self.label}")
+            opened = engine.seat.worker.early_group(self._ranks, f"early-{self.label}")
         else:
             if engine.session is None:
                 raise UserError("the training of this rank has ended; nothing can be exchanged now")
-            if len(self._ranks) == engine.world_size and self.label == "world":
+            if len(self._ranks) == engine.seat.world_size and self.label == "world":
                 self._handle = engine.session.world.handle
                 return self._handle
             opened = engine.session.group(self._ranks, self.label)
@@ -99,7 +98,7 @@ class Member(_Base):  # type: ignore[misc]
         if engine.phase is not Phase.EARLY or engine.echoing or self._size == 1:
             return None
         self.runner.drain()
-        return None if _is_of_a_framework(sys._getframe(1)) else engine.early
+        return None if is_of_a_framework() else engine.early
 
     def _nobody_gives(self) -> NoReturn:
         """Raise an error: the others did not make this exchange before their States."""
@@ -115,24 +114,23 @@ class Member(_Base):  # type: ignore[misc]
 
         A framework's own values stay: they are valid. MarkedError: it would be unpickled.
         """
-        caller = sys._getframe(1)
-        if call := _wants_objects_of_another(caller):
+        if call := wanted_objects():
             raise MarkedError(
                 f"{call} was not completed, since another process was lost, and nothing can stand "
                 "for another rank's objects; this process ends too, and is replaced"
             )
-        if not _is_of_a_framework(caller):
+        if not is_of_a_framework():
             tensor.zero_()
 
     def rank(self) -> int:
         """Return this process's rank in the group; a spare waits for it."""
-        if len(self._ranks) == self._engine.world_size and not self._engine.creating:
-            self._own_rank = self._ranks.index(self._engine.rank)
+        if len(self._ranks) == self._engine.seat.world_size and not self._engine.creating:
+            self._own_rank = self._ranks.index(self._engine.seat.rank)
         return self._own_rank
 
     def getRank(self) -> int:  # noqa: N802
         """Return the rank if it is known, else 0. DDP puts this into its log."""
-        return self.rank() if self._engine.place_known else self._own_rank
+        return self.rank() if self._engine.seat.place_known else self._own_rank
 
     def getSize(self) -> int:  # noqa: N802
         """Return the number of ranks."""
@@ -187,12 +185,6 @@ class Member(_Base):  # type: ignore[misc]
         return Done([])
 
 
-def _callers(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
 def label_of(name: str) -> str:
     """Return the name of a group as the C interface wants it."""
     if name in ("0", "default_pg", ""):
@@ -201,22 +193,6 @@ def label_of(name: str) -> str:
     if len(clean) <= 50:
         return clean
     return clean[:20] + hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
-
-
-_FRAMEWORK: Final = ("torch/nn/parallel/", "torch/distributed/fsdp/", "torch/distributed/tensor/")
-
-
-_RECEIVE_OBJECTS: Final = ("broadcast_object_list", "scatter_object_list")
-
-
-def _is_of_a_framework(frame: FrameType | None) -> bool:
-    return any(part in f.f_code.co_filename for f in _callers(frame) for part in _FRAMEWORK)
-
-
-def _wants_objects_of_another(frame: FrameType | None) -> str:
-    """Return the call that would unpickle another rank's bytes. No echo can replace those."""
-    calls = (f.f_code.co_name for f in _callers(frame))
-    return next((name for name in calls if name in _RECEIVE_OBJECTS), "")
 
 
 _NO_OBJECTS: Final = (

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from holdfast._errors import UserError
-from holdfast.torch._engine import Engine, say
+from holdfast._seat import say
+from holdfast.torch._engine import Engine
 from holdfast.torch._kept import Kept
 from holdfast.torch._plan import Key
 from holdfast.torch._position import Progress

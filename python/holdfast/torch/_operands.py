@@ -10,34 +10,34 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-from holdfast import _core
+from holdfast import _abi
 from holdfast._errors import UserError
 
 DTYPES: Final[dict[torch.dtype, int]] = {
-    torch.float32: _core.DType.FLOAT32,
-    torch.float64: _core.DType.FLOAT64,
-    torch.int32: _core.DType.INT32,
-    torch.int64: _core.DType.INT64,
-    torch.float16: _core.DType.FLOAT16,
-    torch.bfloat16: _core.DType.BFLOAT16,
-    torch.int8: _core.DType.INT8,
-    torch.uint8: _core.DType.UINT8,
-    torch.int16: _core.DType.INT16,
-    torch.bool: _core.DType.BOOL,
+    torch.float32: _abi.DType.FLOAT32,
+    torch.float64: _abi.DType.FLOAT64,
+    torch.int32: _abi.DType.INT32,
+    torch.int64: _abi.DType.INT64,
+    torch.float16: _abi.DType.FLOAT16,
+    torch.bfloat16: _abi.DType.BFLOAT16,
+    torch.int8: _abi.DType.INT8,
+    torch.uint8: _abi.DType.UINT8,
+    torch.int16: _abi.DType.INT16,
+    torch.bool: _abi.DType.BOOL,
 }
 KIND: Final[Any] = ReduceOp.RedOpType
 _REDUCTIONS: Final[dict[Any, tuple[int, Any]]] = {  # The core's number; a function of two tensors.
-    KIND.SUM: (_core.Op.SUM, torch.add),
-    KIND.PRODUCT: (_core.Op.PRODUCT, torch.mul),
-    KIND.MIN: (_core.Op.MIN, torch.minimum),
-    KIND.MAX: (_core.Op.MAX, torch.maximum),
-    KIND.BAND: (_core.Op.AND, torch.bitwise_and),
-    KIND.BOR: (_core.Op.OR, torch.bitwise_or),
-    KIND.BXOR: (_core.Op.XOR, torch.bitwise_xor),
-    KIND.AVG: (_core.Op.AVERAGE, torch.add),
+    KIND.SUM: (_abi.Op.SUM, torch.add),
+    KIND.PRODUCT: (_abi.Op.PRODUCT, torch.mul),
+    KIND.MIN: (_abi.Op.MIN, torch.minimum),
+    KIND.MAX: (_abi.Op.MAX, torch.maximum),
+    KIND.BAND: (_abi.Op.AND, torch.bitwise_and),
+    KIND.BOR: (_abi.Op.OR, torch.bitwise_or),
+    KIND.BXOR: (_abi.Op.XOR, torch.bitwise_xor),
+    KIND.AVG: (_abi.Op.AVERAGE, torch.add),
 }
 OPS: Final[dict[Any, int]] = {kind: operation for kind, (operation, _) in _REDUCTIONS.items()}
-_BITWISE: Final = (_core.Op.AND, _core.Op.OR, _core.Op.XOR)
+_BITWISE: Final = (_abi.Op.AND, _abi.Op.OR, _abi.Op.XOR)
 
 
 def as_dense(tensor: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from holdfast import _generators
 from holdfast._vars import raw_bytes
 
 # By generator: what reseed() set in this process, and for which seed of the program's.
@@ -68,17 +69,13 @@ def whereabouts() -> bytes:
 
 def get_states() -> tuple[Any, ...]:
     """Return the states of the CPU's generators."""
-    numpy = sys.modules.get("numpy")
-    return torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
+    return torch.get_rng_state(), *_generators.get_states()
 
 
 def set_states(states: tuple[Any, ...]) -> None:
     """Set the states of the CPU's generators."""
     torch.set_rng_state(states[0])
-    random.setstate(states[1])
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and states[2] is not None:
-        numpy.random.set_state(states[2])
+    _generators.set_states(*states[1:])
 
 
 def reseed(generator: torch.Generator, seed: int, epoch: int) -> None:

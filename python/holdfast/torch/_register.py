@@ -11,8 +11,9 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 
 from holdfast._errors import LeftError, UserError
+from holdfast._seat import Phase, say
 from holdfast.torch import _engine
-from holdfast.torch._engine import Engine, Phase
+from holdfast.torch._engine import Engine
 from holdfast.torch._group import HoldfastGroup
 from holdfast.torch._member import label_of
 from holdfast.torch._store import OwnStore
@@ -39,8 +40,8 @@ def _create(options: Any, _: Any) -> HoldfastGroup:
             session.begin_step()
         except LeftError as left:
             _start_all_again(left)
-        if engine.place.rank == 0 and engine.world_size > 1:
-            _engine.say(
+        if engine.seat.place.rank == 0 and engine.seat.world_size > 1:
+            say(
                 'init_process_group("holdfast") without a State: a lost process ends the others '
                 "too, and all start again, as under torchrun"
             )
@@ -62,16 +63,16 @@ def _start_all_again(why: LeftError) -> NoReturn:
 
 
 def _check_world(engine: Engine, options: Any) -> None:
-    if options.group_size != engine.world_size:
+    if options.group_size != engine.seat.world_size:
         raise UserError(
             f"init_process_group was told of {options.group_size} ranks, the job has "
-            f"{engine.world_size}; start it with "
+            f"{engine.seat.world_size}; start it with "
             f"`holdfast run --nproc-per-node {options.group_size}`"
         )
-    if engine.phase is Phase.PLAIN and options.group_rank != engine.place.rank:
+    if engine.phase is Phase.PLAIN and options.group_rank != engine.seat.place.rank:
         raise UserError(
             f"init_process_group was told rank {options.group_rank}, the job gave this process "
-            f"rank {engine.place.rank}; leave `rank` out, or take it from the environment (RANK)"
+            f"rank {engine.seat.rank}; leave `rank` out, or take it from the environment (RANK)"
         )
 
 
@@ -95,7 +96,7 @@ def _serve_env_rendezvous() -> None:
         if not asked or "holdfast" not in asked[-1]:
             return usual(url, *arguments, **keywords)
         engine = _engine.start(managed=False)
-        return iter([(_store(), engine.place.rank, engine.place.world_size)])
+        return iter([(_store(), engine.seat.place.rank, engine.seat.place.world_size)])
 
     ours._holdfast = True  # type: ignore[attr-defined]
     handlers["env"] = ours
@@ -116,13 +117,13 @@ def _serve_env_rendezvous() -> None:
 def init_process_group(engine: Engine) -> None:
     """Make the default group, without waiting for the rank of a spare."""
     engine.creating = True
-    bound = engine.worker.bound_rank is not None
+    bound = engine.seat.worker.bound_rank is not None
     try:
         dist.init_process_group(
             "holdfast",
             store=_store(),
-            rank=engine.rank if bound or not engine.waits_spare else 0,
-            world_size=engine.world_size,
+            rank=engine.seat.rank if bound or not engine.seat.waits_spare else 0,
+            world_size=engine.seat.world_size,
         )
     finally:
         engine.creating = False

@@ -16,20 +16,20 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from holdfast._advice import advise, advise_of_attributes, plain_attributes, say_or_refuse
 from holdfast._errors import UserError
-from holdfast._vars import LIMIT, Vars, see_that_it_is_plain
+from holdfast._seat import Phase
+from holdfast._vars import LIMIT, Vars
 from holdfast.torch import _ddp, _engine
-from holdfast.torch._engine import Phase, say
 from holdfast.torch._hooks import HookState, is_hook_state, see_that_hooks_are_kept
 from holdfast.torch._kept import Kept
-from holdfast.torch._once import ROOM, Results
+from holdfast.torch._once import ROOM
 from holdfast.torch._optimizers import holds_trained
-from holdfast.torch._position import Progress, Sources
-from holdfast.torch._random import seeds_of_the_program, whereabouts
+from holdfast.torch._position import Progress
+from holdfast.torch._random import seeds_of_the_program
 from holdfast.torch._steps import Steps, epochs, passes
 from holdfast.torch._trainers import see_that_accumulation_is_kept, unwrapped
-from holdfast.torch._versions import Between, Versions
+from holdfast.torch._training import Training
+from holdfast.torch._versions import Versions
 
 _Batch = TypeVar("_Batch")
 _Result = TypeVar("_Result")
@@ -63,7 +63,6 @@ class State:
                 "this process has a State already; give it everything a step depends on"
             )
         self.kept = Kept()
-        self._strict = strict
         self._ddps: list[Any] = []
         self._counts: dict[str, int] = {}
         for thing in things:
@@ -84,24 +83,8 @@ class State:
         self.engine.at_end.append(hook.remove)
         self.engine.see_beginning(seeds, self.progress.seeds)
         self.engine.meet = self.versions.begin
-        self.engine.see_that_it_was_done = self._see_that_it_arrived
-        self.sources = Sources(self.progress.position)
-        self.results = Results(self.engine, self.kept, self.versions, self.progress)
-        self.current_epoch: int | None = None  # Of the loop over state.epochs() under way.
-        self.turn = 0  # How often steps() was called in it.
-        self.was_stopped = False  # A wish after its last step ended that loop.
-        self.arrived = self.progress.n == 0  # At the step from which the others go on.
-        self.has_updated = False  # An optimizer stepped in the step under way.
-        self.left = 0  # The step whose loop over steps() was left after an update, if any was.
-        self._replaying = False
-        self._wish = False  # To stop, from before the step under way.
-        self.drawn = 0  # 1: the position counts the batch of the step under way.
-        self.seen = False  # This process has come to the end of a step.
-        self._attributes: dict[str, Any] = {}  # Of modules, before it.
-        # After the last step of an own loop, or a once() since: what is kept, and what was drawn.
-        self._left: tuple[dict[str, Any], bytes] | None = None
-        self._declared: set[str] = set()  # Names of vars.
-        self._on_commit: list[Callable[[int], Any]] = []
+        self.training = Training(self.engine, self.kept, self.versions, self.progress, strict)
+        self.engine.see_that_it_was_done = self.training.see_that_it_arrived
         self.engine.observer.opened(self)
 
     # ---- What is kept ---------------------------------------------------------------------------
@@ -114,15 +97,7 @@ class State:
 
         Errors: UserError at the line that sets a value that is not plain or makes all too large.
         """
-        for name, value in values.items():
-            if name in self._declared:
-                raise UserError(f"state.vars(...) was given `{name}` before; name each once")
-            see_that_it_is_plain(name, value)
-            self.kept.see_that_nothing_is_shared(name, value)
-            self._declared.add(name)
-            if not self.versions.was_there or name not in self.kept.vars:
-                self.kept.vars[name] = value
-        return Vars(self.kept.vars, frozenset(values), self.kept.see_that_nothing_is_shared)
+        return self.kept.values.name(values, self.kept.see_that_nothing_is_shared)
 
     def _name(self, thing: Any) -> str:
         kind = "model" if isinstance(thing, torch.nn.Module) else type(thing).__name__.lower()
@@ -152,14 +127,14 @@ class State:
             thing.register_step_post_hook(self._note_update)
 
     def _note_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self.has_updated = True
+        self.training.has_updated = True
         self.versions.see_update(optimizer)
 
     def _see_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if self.engine.own_use or self.kept.see_that_an_optimizer_is_kept(optimizer):
             return
         if self.engine.in_step and self._strangers.setdefault(optimizer, self.n) != self.n:
-            self.engine.warn_once(
+            self.engine.seat.say_once(
                 f"{type(optimizer).__name__} updates parameters that State was not given: a "
                 "replacement begins anew with them, and a void step counts twice. Give it both"
             )
@@ -186,27 +161,28 @@ class State:
     @property
     def epoch(self) -> int:
         """The epoch under way, from 0."""
-        return self.progress.position.epoch if self.current_epoch is None else self.current_epoch
+        current = self.training.current_epoch
+        return self.progress.position.epoch if current is None else current
 
     @property
     def batch(self) -> int:
         """Batches of this epoch that are done; in the body of a step, those before it."""
         at = self.progress.position
-        return at.own or at.index - self.drawn
+        return at.own or at.index - self.training.drawn
 
     @property
     def replaying(self) -> bool:
         """Whether the step under way is the replay of a void one."""
-        return self._replaying
+        return self.training.replaying
 
     @property
     def stopped(self) -> bool:
         """Whether a rank has called stop(), in a step that is done or after the last one."""
-        return self.progress.stopped or self.was_stopped
+        return self.training.stopped
 
     def on_commit(self, function: Callable[[int], Any]) -> Callable[[int], Any]:
         """Call `function(n)` once after each step n; never for n if the process is lost there."""
-        self._on_commit.append(function)
+        self.training.on_commit.append(function)
         return function
 
     # ---- Loops ----------------------------------------------------------------------------------
@@ -217,7 +193,7 @@ class State:
         A successor begins with the epoch of the last step that was done. Changes made before
         steps() in that epoch are made again and taken back; those made after it are made again.
         """
-        return epochs(self, n, start)
+        return epochs(self.training, n, start)
 
     def steps(self, data: Iterable[_Batch], epochs: int = 1) -> Steps[_Batch]:
         """Yield the batches of `data`, one step each; without state.epochs(), `epochs` times.
@@ -232,18 +208,19 @@ class State:
 
         Errors: UserError if `data` can not tell its position, or if items asked for again differ.
         """
-        if self.current_epoch is None and self.turn:
+        training = self.training
+        if training.current_epoch is None and training.turn:
             raise UserError(
                 "state.steps(...) was called before, and outside of state.epochs(...) a "
                 "replacement could not tell the calls apart. Write `for epoch in state.epochs(3):` "
                 "around them; or give one call all epochs: state.steps(loader, epochs=3)"
             )
-        if self.current_epoch is not None and epochs != 1:
+        if training.current_epoch is not None and epochs != 1:
             raise UserError("within state.epochs(...) each state.steps(loader) is one epoch's")
-        first = self.current_epoch or 0
-        turn, self.turn = self.turn, self.turn + 1
-        self._advise(sys._getframe(1))
-        made = passes(self, data, range(first, first + epochs), turn)
+        first = training.current_epoch or 0
+        turn, training.turn = training.turn, training.turn + 1
+        training.advise(sys._getframe(1))
+        made = passes(training, data, range(first, first + epochs), turn)
         return Steps(data, made, epochs)
 
     @contextmanager
@@ -255,45 +232,9 @@ class State:
         through; the step is not done, and all is as after the step before.
         """
         self.engine.see_that_no_step_is_open("with state.step()")
-        self._advise(sys._getframe(2))
-        between = self._between_own_steps()
-        self.begin()
-        try:
+        self.training.advise(sys._getframe(2))
+        with self.training.own_step():
             yield self
-        except BaseException:
-            self.engine.drain()  # A sum cut short is marked while the step goes on.
-            self.leave(between)
-            self._note_if_left()
-            raise
-        self.progress.position.own += 1
-        if not self.finish(may_wait=True):
-            self.results.begin_again()
-            if between is not None:
-                between.put_back(self.kept)
-        self._left = self.kept.marks(), whereabouts()
-
-    def _note_if_left(self) -> None:
-        if self._left is not None:
-            self._left = self.kept.marks(), whereabouts()
-
-    def _between_own_steps(self) -> Between | None:
-        """Return what came before the first step. UserError: something changed between two."""
-        if self._left is not None and self._left[1] != whereabouts():
-            self.engine.warn_once(
-                "random numbers were drawn between two steps of a loop of your own, where a "
-                "replacement draws others: draw in `with state.step():`, or by state.once(f)"
-            )
-        if not self.arrived:
-            self.arrive()
-        elif self.n == 0:
-            return Between(self.kept, self.versions.tensors())
-        elif self._left is not None and (now := self.kept.marks()) != self._left[0]:
-            name = next(n for n, mark in now.items() if self._left[0].get(n) != mark)
-            raise UserError(
-                f"`{name}` was changed between two steps of a loop of your own, which a "
-                "replacement would not do again; change it within `with state.step():`"
-            )
-        return None
 
     def once(self, function: Callable[_P, _Result], *args: _P.args, **kwargs: _P.kwargs) -> _Result:
         """Call `function` on all ranks together; keep its result, which a successor gets as well.
@@ -306,110 +247,20 @@ class State:
         """
         if self.engine.in_step:
             return function(*args, **kwargs)
+        training = self.training
         # Until it has arrived, a process is where the first one was before its first step.
-        is_before = not self.arrived and not self.progress.position.own
+        is_before = not training.arrived and not self.progress.position.own
         name = getattr(function, "__qualname__", "once")
-        after = self.turn if self.current_epoch is not None else 0 if is_before else self.n
-        key = self.results.key(self.current_epoch, after, name)
-        if is_before and not self.results.knows(key):
+        after = training.turn if training.current_epoch is not None else 0 if is_before else self.n
+        key = training.results.key(training.current_epoch, after, name)
+        if is_before and not training.results.knows(key):
             raise UserError(
                 "state.once(...) is called here before the loop, where the process that this one "
                 "replaces did not call it; all processes run one program"
             )
-        result: _Result = self.make_once(key, lambda: function(*args, **kwargs))
-        return result
-
-    def make_once(self, key: Any, function: Callable[[], Any]) -> Any:
-        """Return the result of a place, made with the others or told."""
-        if not self.results.knows(key):
-            self.engine.observer.once_began(key)
-            self.results.make(key, function)
-            self.engine.observer.once_done(key)
-        result = self.results.told(key)
-        self._note_if_left()
+        result: _Result = training.make_once(key, lambda: function(*args, **kwargs))
         return result
 
     def stop(self) -> None:
         """End the loops over steps and epochs on all ranks: after this step, or this epoch."""
         self.progress.wish = True
-
-    # ---- One step -------------------------------------------------------------------------------
-
-    def begin(self) -> None:
-        """Begin a step. UserError: the loop was left in an earlier one after its update."""
-        self._see_that_no_update_was_lost()
-        self._wish = self.progress.wish
-        self.versions.begin()
-        self.progress.wish = self._wish
-        self.has_updated = False
-        self.progress.seeds.derive("step", self.n).set()
-        self.engine.observer.began(self.n + 1)
-
-    def finish(self, may_wait: bool = False) -> bool:
-        """End a step. False: it was void, and all is as before it; `may_wait` as in commit()."""
-        n, wish, observer = self.n + 1, self.progress.wish, self.engine.observer
-        self.engine.drain()
-        if observer.voids(n):
-            self.engine.marked = True
-        if not self.seen:
-            self.kept.see_that_buffers_are_kept()
-            self.kept.see_that_it_is_whole()  # A scheduler may have been made since.
-            now = plain_attributes(self.kept.models.values())
-            self._remark(advise_of_attributes(self._attributes, now))
-            self.seen = True
-        self.results.prune()
-        is_made = self.versions.commit(self.has_updated, may_wait)
-        self.engine.in_step = self.engine.marked = False
-        self._replaying = not is_made
-        if not is_made:
-            self.progress.wish = self._wish  # The body calls stop() again.
-            if self.engine.place.rank == 0 or self.engine.world_size == 1:
-                say(f"step {n} was void, it is made again")
-            observer.was_void(n)
-            return False
-        self.progress.wish = wish
-        for function in self._on_commit:
-            function(n)
-        observer.done(n)
-        return True
-
-    def leave(self, between: Between | None) -> None:
-        """Leave a step undone: all is as before it, with the changes made `between` steps."""
-        self.engine.in_step = self.engine.marked = False
-        self.versions.restore()
-        if between is not None:
-            between.put_back(self.kept)
-
-    def arrive(self) -> None:
-        """Come to the step from which the others go on, and take back what was done on the way."""
-        self.versions.restore()
-        self.arrived = True
-        self.engine.guessed = False
-
-    def _advise(self, frame: Any) -> None:
-        """Before the first step of a job, read the loop's source and say what breaks the rule."""
-        is_first = self.engine.first_start and self.engine.place.rank == 0
-        if self.seen or self.n or not (is_first or self._strict):
-            return
-        self._attributes = plain_attributes(self.kept.models.values())
-        self._remark(advise(frame.f_code.co_filename, frame.f_lineno))
-
-    def _remark(self, remarks: list[str]) -> None:
-        say_or_refuse(remarks, self._strict, self.engine.warn_once)
-
-    def _see_that_no_update_was_lost(self) -> None:
-        """Raise if the loop over steps() took no batch after an update, which ends its step."""
-        if self.left:
-            raise UserError(
-                f"the loop over state.steps(...) was left within step {self.left}, after an "
-                "optimizer's step, which was taken back. Let state.stop() end the loop, which it "
-                "does after the step; and let no islice(), zip() or library count the batches: a "
-                "void step's batch comes twice. Give steps() fewer batches instead"
-            )
-
-    def _see_that_it_arrived(self) -> None:
-        if not self.arrived and not self.progress.position.own:
-            raise UserError(
-                f"the program ends before it comes to the step after {self.n}, which was done when "
-                "this process was started; all its starts run the same loops"
-            )

@@ -5,19 +5,17 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from holdfast._errors import UserError
+from holdfast._seat import say
 from holdfast.torch._batch import Batch
 from holdfast.torch._data import tells_its_position
-from holdfast.torch._engine import say
+from holdfast.torch._position import Source
 from holdfast.torch._random import seed_of_rank_0
 from holdfast.torch._trainers import shared_generator, told, unwrapped
+from holdfast.torch._training import Training
 from holdfast.torch._versions import Between
-
-if TYPE_CHECKING:
-    from holdfast.torch._position import Source
-    from holdfast.torch._state import State
 
 _Batch = TypeVar("_Batch")
 
@@ -59,126 +57,132 @@ class Steps(Generic[_Batch]):
         return next(self._held)
 
 
-def epochs(state: State, n: int, start: int) -> Iterator[int]:
+def epochs(training: Training, n: int, start: int) -> Iterator[int]:
     """Yield the numbers of epochs before `n`; `start`: where a job begins."""
-    if state.current_epoch is not None or state.turn:
+    if training.current_epoch is not None or training.turn:
         raise UserError("state.epochs(...) is one loop around all state.steps(...) of the program")
-    progress, observer = state.progress, state.engine.observer
+    progress, observer = training.progress, training.engine.observer
     epoch = progress.position.epoch if progress.n else start
     try:
         while epoch < n:
-            state.current_epoch, state.turn = epoch, 0
-            state.results.begin_again()
+            training.current_epoch, training.turn = epoch, 0
+            training.results.begin_again()
             observer.epoch_began(epoch)
             progress.seeds.derive("epoch", epoch).set()  # A replacement begins here as well.
             yield epoch
             observer.epoch_ended(epoch)
             epoch += 1
             # A wish to stop that came after the steps is known once a step was made here.
-            if progress.stopped or (epoch < n and state.arrived and _wished(state, epoch - 1)):
+            may_ask = epoch < n and training.arrived
+            if progress.stopped or (may_ask and _wished(training, epoch - 1)):
                 return
     finally:
-        state.current_epoch, state.turn = None, 1
+        training.current_epoch, training.turn = None, 1
 
 
-def _wished(state: State, epoch: int) -> bool:
-    state.was_stopped = bool(state.make_once((epoch, "stop"), state.versions.hear_wishes))
-    return state.was_stopped
+def _wished(training: Training, epoch: int) -> bool:
+    training.was_stopped = bool(training.make_once((epoch, "stop"), training.versions.hear_wishes))
+    return training.was_stopped
 
 
-def passes(state: State, data: Any, numbers: range, turn: int) -> Generator[Any]:
+def passes(training: Training, data: Any, numbers: range, turn: int) -> Generator[Any]:
     """Yield the batches of passes `turn` of some epochs, one step each."""
     given, data = data, unwrapped(data)
-    name = state.kept.name_of(data)
+    name = training.kept.name_of(data)
     if name is not None and tells_its_position(data):
-        state.kept.fed.add(name)
+        training.kept.fed.add(name)
     else:
         name = None
-    source = state.sources.of(data, state.progress.seeds, name)
+    source = training.sources.of(data, training.progress.seeds, name)
     if not source.feeder.shows_its_end:
-        state.sources.see_that_it_is_alone(data, turn if name is None else name)
+        training.sources.see_that_it_is_alone(data, turn if name is None else name)
     for epoch in numbers:
-        state.engine.see_that_no_step_is_open("state.steps(...)")
-        yield from _one_pass(state, source, given, epoch, turn)
-        state.progress.seeds.derive("pass", epoch, turn).set()  # As after one that it passes over.
-        if state.stopped and state.arrived:  # On its way a replacement passes earlier ones.
+        training.engine.see_that_no_step_is_open("state.steps(...)")
+        yield from _one_pass(training, source, given, epoch, turn)
+        # As after a pass that it passes over.
+        training.progress.seeds.derive("pass", epoch, turn).set()
+        if training.stopped and training.arrived:  # On its way a replacement passes earlier ones.
             return
 
 
-def _one_pass(state: State, source: Source, given: Any, epoch: int, turn: int) -> Iterator[Any]:
-    at = state.progress.position
-    if state.n and (epoch, turn) < (at.epoch, at.turn):
+def _one_pass(
+    training: Training, source: Source, given: Any, epoch: int, turn: int
+) -> Iterator[Any]:
+    at = training.progress.position
+    if training.n and (epoch, turn) < (at.epoch, at.turn):
         source.pass_over(turn)
         return
-    is_here = state.n > 0 and (epoch, turn) == (at.epoch, at.turn)
-    if not state.arrived:
+    is_here = training.n > 0 and (epoch, turn) == (at.epoch, at.turn)
+    if not training.arrived:
         if not is_here:
             raise UserError(
                 f"after this restart the program begins with epoch {epoch}, but epoch {at.epoch} "
                 "is under way; begin with `for epoch in state.epochs(n):`, which knows it"
             )
-        state.arrive()
+        training.arrive()
     if (shared := shared_generator(given)) is not None:
-        seed = state.make_once((epoch, "order", turn), lambda: seed_of_rank_0(shared))
+        seed = training.make_once((epoch, "order", turn), lambda: seed_of_rank_0(shared))
         shared.manual_seed(seed)
     if is_here:
         source.arrive()
-    if at.begin(epoch, turn) or (is_here and state.stopped):
+    if at.begin(epoch, turn) or (is_here and training.stopped):
         source.pass_over(turn)
         return
 
     def prepare(before: int) -> None:
-        state.progress.seeds.derive("fetch", state.n + before).set()
+        training.progress.seeds.derive("fetch", training.n + before).set()
 
     # A body may draw from a generator that State keeps and that the order is drawn from as well.
-    kept = [g for g in source.feeder.generators if at.index and state.kept.name_of(g)]
+    kept = [g for g in source.feeder.generators if at.index and training.kept.name_of(g)]
     brought = [(generator, generator.get_state()) for generator in kept]
-    between: Between | None = Between(state.kept, state.versions.tensors())
+    between: Between | None = Between(training.kept, training.versions.tensors())
     for batch in told(given, epoch, source.batches(prepare), at):
         if between is not None:
             for generator, there in brought:
                 generator.set_state(there)
             between.note_order(source.feeder.generators)
-        yield from _one_step(state, source, batch, between)
+        yield from _one_step(training, source, batch, between)
         between = None
-        if state.stopped:
+        if training.stopped:
             return
 
 
-def _one_step(state: State, source: Source, batch: Any, between: Between | None) -> Iterator[Any]:
+def _one_step(
+    training: Training, source: Source, batch: Any, between: Between | None
+) -> Iterator[Any]:
     """Yield the batch of one step, again if it was void, until the step is done."""
-    at = state.progress.position
-    kept = Batch(batch, by_contents=not state.seen)
+    at = training.progress.position
+    kept = Batch(batch, by_contents=not training.seen)
     del batch
     at.index += 1
     after = at.objects()
     while True:
-        state.begin()
+        training.begin()
         at.restore(after)  # begin() may have gone back.
-        state.drawn = 1
+        training.drawn = 1
         try:
             yield kept.give()
         except GeneratorExit:
-            _leave(state, source, between)
+            _leave(training, source, between)
             raise
         finally:
-            state.drawn = 0
-        kept.see_that_it_is_unchanged(state.n + 1)
-        if state.finish():
+            training.drawn = 0
+        kept.see_that_it_is_unchanged(training.n + 1)
+        if training.finish():
             return
         if between is not None:
-            between.put_back(state.kept)
+            between.put_back(training.kept)
 
 
-def _leave(state: State, source: Source, between: Between | None) -> None:
+def _leave(training: Training, source: Source, between: Between | None) -> None:
     """Leave a step undone: nobody asked for the next batch."""
-    if not state.engine.in_step or sys.is_finalizing():
+    if not training.engine.in_step or sys.is_finalizing():
         return  # The program has ended, and its generators are closed.
-    state.engine.drain()
-    n = state.n + 1
-    if state.has_updated:
-        state.left = n
-    state.leave(between)
+    training.engine.drain()
+    n = training.n + 1
+    if training.has_updated:
+        training.left = n
+    training.leave(between)
     source.feeder.lose()
     say(
         f"the loop was left within step {n}, which is not done: what it changed is taken back "

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import pickle
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from holdfast import _core
+from holdfast import _core, _versions
 from holdfast._errors import LeftError
+from holdfast._seat import Phase
+from holdfast._versions import told
 from holdfast.torch import _ddp
 from holdfast.torch._drift import Drift
-from holdfast.torch._engine import Engine, Phase
+from holdfast.torch._engine import Engine
 from holdfast.torch._gradients import Gradients
-from holdfast.torch._greeting import Again, Hello, exchange, greet, greet_again
+from holdfast.torch._greeting import Again, Hello, greet, greet_again
 from holdfast.torch._image import Image
 from holdfast.torch._kept import Kept
 from holdfast.torch._optimizers import local
@@ -31,7 +34,7 @@ from holdfast.torch._random import derive
 _VOICE: Final = struct.Struct("<3Q")  # Whether to stop, a digest of the replicas, its cost.
 
 
-class Versions:
+class Versions(_versions.Versions):
     """The versions of one State. Not thread-safe."""
 
     def __init__(self, engine: Engine, kept: Kept, ddps: list[Any], progress: Progress) -> None:
@@ -42,36 +45,32 @@ class Versions:
         self._progress = progress
         self._gradients = Gradients(kept)
         self._drift = Drift(engine, kept, ddps)
-        self._greeted = 0  # The generation whose ranks have met.
-        self._is_new = False  # That was in the step under way.
+        self._restarted = True  # The version under way is the first that this process begins.
+        self._is_new = False  # Its ranks have greeted each other anew.
         self._key: Key | None = None  # Of the result under way; None: a step.
         self._behind = True  # This process has not come to the step of the others yet.
         self._second_due = False  # Some rank has not.
         self._at = 0  # Everything is as in this version, apart from changes since.
-        self._open()
+        self._join()
 
-    def _open(self) -> None:
+    def _join(self) -> None:
         engine = self._engine
         engine.own_use += 1
         with engine.echo():
             self._image = Image(self._kept, self._objects(), self._drift.common())
-            if engine.waits_spare:
+            if engine.seat.waits_spare:
                 for ddp in self._ddps:
                     _ddp.rehearse(ddp, engine)
-                engine.worker.prepare(self._image.bytes)
+                engine.seat.worker.prepare(self._image.bytes)
         engine.own_use -= 1
-        rank = engine.place.rank  # A spare waits here.
-        if not engine.worker.solo:
+        rank = engine.seat.place.rank  # A spare waits here.
+        if not engine.seat.worker.solo:
             self._image.agree(lambda mine: engine.early.first(f"room-{rank}", mine))
-        self._session = session = engine.open(self._image.bytes, self._image.common)
-        while session.meet():
-            self._image.write(session.private(0), self._objects(), with_gradients=False)
-        self.restore()
-        self.was_there = session.version > 1
-        engine.set_phase(Phase.CATCHING_UP)
+        self.open(engine.open(self._image.bytes, self._image.common))
+        engine.set_phase(Phase.ECHO)
         engine.in_step = True
         self._begin(restarted=True)
-        while session.version == 0:
+        while self.session.version == 0:
             self._equalise()
         engine.in_step = False
 
@@ -117,31 +116,27 @@ class Versions:
             self.restore()
 
     def _begin_with_all(self, restarted: bool) -> None:
-        session = self._session
-        self._is_new = False
+        self._restarted = restarted
         while True:
-            # Changes since the last step, such as a scheduler's per epoch, must not be lost.
-            if session.begin_step() and self._at != session.version:
-                self.restore()
-            if session.generation != self._greeted:
-                if not self._greet(restarted):
-                    continue
-                self._greeted = session.generation
-                self._is_new = True
+            self._is_new = self.begin_version()
             if restarted or not self._second_due or self._greet_again():
                 self._behind = self._behind and restarted
                 return
-            self._greeted = 0
+            self.greeted = 0
 
-    def _greet(self, restarted: bool) -> bool:
+    def reformed(self) -> None:
+        """Bring everything back, but do not lose changes since the last step, as a scheduler's."""
+        if self._at != self.session.version:
+            self.restore()
+
+    def greet(self) -> bool:
         """Tell the others what this rank keeps. False: a fault came."""
-        session = self._session
-        shapes = bytes.fromhex(self._kept.shapes())
-        hellos = greet(session, Hello(restarted, self._behind, shapes, session.version))
+        mine = Hello(self._restarted, self._behind, self._kept.shapes(), self.session.version)
+        hellos = greet(self.session, mine)
         if hellos is None:
             return False
         self._second_due = any(hello.behind for hello in hellos)
-        if restarted and all(hello.restarted for hello in hellos):
+        if self._restarted and all(hello.restarted for hello in hellos):
             self._engine.set_phase(Phase.LIVE)  # All come from the same point of the program.
             self._behind = self._second_due = False
         return True
@@ -152,7 +147,7 @@ class Versions:
         is_step = self._key is None
         what = f"step {self._progress.n + 1}" if is_step else f"state.once(...) {self._key}"
         mine = Again(engine.asked, engine.guessed, self._behind, derive(what))
-        if not greet_again(self._session, mine, what):
+        if not greet_again(self.session, mine, what):
             return False
         self._second_due = False
         return True
@@ -170,12 +165,12 @@ class Versions:
             return True
         if not may_wait:  # Show first that this rank has stopped, so that none waits for a copy.
             with suppress(LeftError):  # The replay will say so.
-                self._session.begin_step()
+                self.session.begin_step()
         self.restore()
         return False
 
     def _commit(self, has_updated: bool) -> bool:
-        session, engine, progress = self._session, self._engine, self._progress
+        engine, progress = self._engine, self._progress
         engine.settle()
         if engine.marked:  # Never stage what echoes have touched.
             return False
@@ -183,20 +178,19 @@ class Versions:
         if progress.n and not self._hear():
             return False
         gradients = self._gradients.end_step(has_updated)
-        self._image.write(session.private(session.version + 1), self._objects(), gradients)
+        self._image.write(self.next, self._objects(), gradients)
         return self._end()
 
     def commit_result(self, key: Key, result: bytes) -> bool:
         """End a result: the next version is this one plus the result. False: it is void."""
-        session, engine = self._session, self._engine
+        engine = self._engine
         engine.settle()
         if engine.marked:
             with suppress(LeftError):
-                session.begin_step()
+                self.session.begin_step()
             return False
         results = {**self._progress.results, key: result}
-        old, new = session.private(session.version), session.private(session.version + 1)
-        self._image.write_again(old, new, {"results": results})
+        self._image.write_again(self.last, self.next, {"results": results})
         if not self._end():
             return False
         self._progress.results = results
@@ -206,24 +200,24 @@ class Versions:
         at = self._progress.position
         position = _core.Position(at.epoch, at.index + at.own)
         step = _core.Step(position=position, used=self._image.used)
-        if self._session.end_step(step):
+        if not self.commit_version(step):
             return False
-        self._at = self._session.version
+        self._at = self.session.version
         self._engine.asked = self._engine.guessed = False
         return True
 
     def _hear(self) -> bool:
         """Tell the others whether to stop, and see that replicas are equal. False: a fault came."""
-        session, progress, drift = self._session, self._progress, self._drift
+        session, progress, drift = self.session, self._progress, self._drift
         if session.world.size == 1:
             progress.stopped = progress.stopped or progress.wish
             return True
         is_due = self._is_new or progress.n >= drift.next or progress.position.is_last
         digest, cost = drift.digest() if is_due else (0, 0)
-        given = exchange(session, _VOICE.pack(progress.wish, digest, cost))
+        given = told(session, _VOICE, progress.wish, digest, cost)
         if given is None:
             return False
-        wishes, digests, costs = zip(*_VOICE.iter_unpack(given))
+        wishes, digests, costs = zip(*given)
         progress.stopped = progress.stopped or any(wishes)
         if all(digests):  # Each rank has made one.
             drift.set_next(progress.n, list(costs))
@@ -233,13 +227,11 @@ class Versions:
 
     def hear_wishes(self) -> bool:
         """Return whether any rank wishes to stop. Requires: a version was begun for this."""
-        if self._session.world.size == 1:
-            return self._progress.wish
-        given = exchange(self._session, _VOICE.pack(self._progress.wish, 0, 0))
+        given = told(self.session, _VOICE, self._progress.wish, 0, 0)
         if given is None:
             self._engine.marked = True
             return False
-        return any(wish for wish, _, _ in _VOICE.iter_unpack(given))
+        return any(wish for wish, _, _ in given)
 
     # ---- What is kept ---------------------------------------------------------------------------
 
@@ -252,19 +244,23 @@ class Versions:
             "drift": self._drift.next,
         }
 
+    def fill(self, view: memoryview) -> None:
+        """Write version 0."""
+        self._image.write(view, self._objects(), with_gradients=False)
+
     def restore(self) -> None:
         """Bring everything to the last version."""
-        objects = self._image.read(self._session.private(self._session.version))
+        objects = self._image.read(self.last)
         self._progress.restore(objects["progress"], objects["results"])
         self._gradients.restore(objects["gradients"])
         _ddp.restore(self._ddps, objects["ddp"], self._engine)
         self._gradients.watch()
         self._drift.next = objects["drift"]
-        self._at = self._session.version
+        self._at = self.session.version
 
     def tensors(self) -> dict[Key, Any]:
         """Return the tensors of the last version, without copies."""
-        return self._image.tensors(self._session.private(self._session.version))
+        return self._image.tensors(self.last)
 
     def see_update(self, optimizer: Any) -> None:
         """Take note of an optimizer's step."""
@@ -294,7 +290,7 @@ class Between:
         self._objects = pickle.dumps(kept.objects(), pickle.HIGHEST_PROTOCOL)
         self._generators: list[tuple[torch.Generator, Tensor]] = []
 
-    def note_order(self, generators: list[torch.Generator]) -> None:
+    def note_order(self, generators: Sequence[torch.Generator]) -> None:
         """Have put_back() set these as they are now: the pass's order was drawn from them since."""
         self._generators = [(generator, generator.get_state()) for generator in generators]
 

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from holdfast import _core
+from holdfast import _abi, _exchange
 from holdfast._errors import UserError
+from holdfast._seat import say
 from holdfast.torch._eager import runs_as_it_is
-from holdfast.torch._engine import Engine, say
 
 _Future = torch.futures.Future[Any]
 _LIMIT_S = 600.0  # For a callback behind which other sums wait.
@@ -275,36 +275,36 @@ class Started(Later):
 
     def __init__(
         self,
-        engine: Engine,
-        work: _core.Work,
+        cut_short: Callable[[int], None],
+        work: _exchange.Work,
         tensors: list[Tensor],
         copy: Callable[[], Any],
         lose: Callable[[], None],
     ) -> None:
-        """Call `copy` when the data has arrived, and `lose` if it will not: the step is void."""
+        """Call `copy` when the data has arrived; if it will not, `cut_short` and `lose`."""
         super().__init__(tensors, lambda: None)
         work.hold(tensors)  # It was given their addresses, and may outlive this.
-        self._engine, self._work, self._copy, self._lose = engine, work, copy, lose
-        self._status: int = _core.Status.PENDING
+        self._cut_short, self._work, self._copy, self._lose = cut_short, work, copy, lose
+        self._status: int = _abi.Status.PENDING
 
     def wait(self, timeout: Any = None) -> bool:
         """Wait until the other side has done its part, or a fault comes."""
-        while self._status == _core.Status.PENDING:
+        while self._status == _abi.Status.PENDING:
             self._settle(self._work.poll(100))  # In slices, so that Ctrl-C is seen.
         return True
 
     def is_completed(self) -> bool:
         """Look."""
-        if self._status == _core.Status.PENDING:
+        if self._status == _abi.Status.PENDING:
             self._settle(self._work.poll(0))
-        return self._status != _core.Status.PENDING
+        return self._status != _abi.Status.PENDING
 
     def _settle(self, status: int) -> None:
-        if status == _core.Status.PENDING:
+        if status == _abi.Status.PENDING:
             return
         self._status = status
-        if status == _core.Status.OK:
+        if status == _abi.Status.OK:
             self._copy()
         else:
-            self._engine.cut_short(status)
+            self._cut_short(status)
             self._lose()

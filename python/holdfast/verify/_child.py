@@ -70,17 +70,17 @@ def _watch(plan: dict[str, Any], rank: int | None) -> None:
     watch_writes(notes, plan["elsewhere"])
     places = Places([Kill(**kill) for kill in plan["kills"]], plan["folder"], notes)
 
-    def observe(engine: Any, *views: Callable[[Any], Any]) -> Any:
+    def observe(seat: Any, *views: Callable[[Any], Any]) -> Any:
         from holdfast.verify._observer import Observer
 
-        return Observer(engine, notes, places, output, plan, *views)
+        return Observer(seat, notes, places, output, plan, *views)
 
     def watch_torch(module: types.ModuleType) -> None:
         from holdfast.verify._contents import contents_of, things_of
 
-        def made(engine: Any) -> Any:
+        def made(seat: Any) -> Any:
             places.watch_torch()
-            return observe(engine, contents_of, things_of)
+            return observe(seat, contents_of, things_of)
 
         module.observer_factory = made  # type: ignore[attr-defined]
 

@@ -15,7 +15,7 @@ def things_of(state: Any) -> Iterator[Any]:
     kept = state.kept
     yield from (tensor for _, tensor in kept.walk(True))
     yield from kept.optimizers.values()
-    yield from kept.vars.values()
+    yield from kept.values.all.values()
     for thing in kept.others.values():
         if type(thing).__module__.partition(".")[0] in FRAMEWORKS:
             yield thing
@@ -31,7 +31,7 @@ def contents_of(state: Any) -> Iterator[tuple[str, Any]]:
         yield ".".join(str(part).strip(".") for part in key[1:]), tensor
     objects = kept.objects()
     yield from objects["others"].items()
-    yield from ((f"run.{name}", value) for name, value in kept.vars.items())
+    yield from ((f"run.{name}", value) for name, value in kept.values.all.items())
     yield from ((f"{name}.param_groups", groups) for name, groups in objects["groups"].items())
     for what in ("loose", "extras", "requires_grad", "training"):
         yield what, objects[what]

@@ -18,7 +18,7 @@ class Observer:
 
     def __init__(
         self,
-        engine: Any,
+        seat: Any,
         notes: Notes,
         places: Places,
         output: Output,
@@ -28,7 +28,7 @@ class Observer:
     ) -> None:
         """`plan` is what the parent has written; see _launch.py."""
         self._kept = kept  # The things that a state holds.
-        self._engine = engine
+        self._seat = seat
         self._contents = contents  # Of a state, by name.
         self._notes = notes
         self._places = places
@@ -44,7 +44,7 @@ class Observer:
     def opened(self, state: Any) -> None:
         """Note that State was made: this rank is as after step state.n."""
         self._state = state
-        rank = int(self._engine.place.rank)
+        rank = int(self._seat.place.rank)
         self._notes.open(rank)
         self._output.open(rank)
         self._stop = state.stop

@@ -1,0 +1,93 @@
+"""The versions of a state: opened, begun in each generation, committed or void.
+
+A face says what a version holds (fill, restore) and how its ranks greet each other.
+"""
+
+from __future__ import annotations
+
+import abc
+import struct
+from typing import Any
+
+from holdfast._core import Session, Step
+from holdfast._errors import LeftError, MarkedError
+from holdfast._seat import say
+
+
+class Versions(abc.ABC):
+    """The versions of one state. Not thread-safe."""
+
+    session: Session
+    greeted = 0  # The generation whose ranks have greeted each other.
+
+    @abc.abstractmethod
+    def fill(self, view: memoryview) -> None:
+        """Write all that this rank begins with, version 0."""
+
+    @abc.abstractmethod
+    def restore(self) -> None:
+        """Bring everything to the last version."""
+
+    @abc.abstractmethod
+    def greet(self) -> bool:
+        """Tell the ranks of a new generation how this one stands. False: a fault came."""
+
+    def reformed(self) -> None:
+        """Bring everything to the last version, since a fault came."""
+        self.restore()
+
+    def open(self, session: Session) -> None:
+        """Wait for the other ranks, and bring everything to the version that all have."""
+        self.session = session
+        while session.meet():
+            self.fill(session.private(0))
+        self.restore()
+
+    @property
+    def last(self) -> memoryview:
+        """The last version, to be read."""
+        return self.session.private(self.session.version)
+
+    @property
+    def next(self) -> memoryview:
+        """The version under way, to be filled."""
+        return self.session.private(self.session.version + 1)
+
+    def begin_version(self) -> bool:
+        """Begin a version; give up one that is open. Return whether its generation is new."""
+        while True:
+            if self.session.begin_step():
+                self.reformed()
+            if self.session.generation == self.greeted:
+                return False
+            if self.greet():
+                self.greeted = self.session.generation
+                return True
+
+    def commit_version(self, step: Step) -> bool:
+        """Commit the version under way, which is filled. False: it is void."""
+        return not self.session.end_step(step)
+
+
+def say_void(n: int, rank: int) -> None:
+    """Say, on one rank, that step n is made again."""
+    if rank == 0:
+        say(f"step {n} was void, it is made again")
+
+
+def tell(session: Session, form: struct.Struct, *mine: Any) -> list[tuple[Any, ...]]:
+    """Return what all ranks tell each other, in rank order. MarkedError: a fault came."""
+    world = session.world
+    everyone = bytearray(form.size * world.size)
+    world.all_gather(form.pack(*mine), form.size, everyone)
+    return list(form.iter_unpack(everyone))
+
+
+def told(session: Session, form: struct.Struct, *mine: Any) -> list[tuple[Any, ...]] | None:
+    """Return the same. None: a fault came. LeftError: a rank has ended."""
+    try:
+        return tell(session, form, *mine)
+    except LeftError:
+        raise
+    except MarkedError:
+        return None

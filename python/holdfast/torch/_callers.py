@@ -1,0 +1,51 @@
+"""Who asks for a collective. torch does not tell a group, so it is seen by who calls.
+
+A caller is known by its module, or by being the very function. No text is searched.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from types import CodeType, FrameType
+from typing import Final
+
+import torch.distributed as dist
+
+# They call for themselves, with what State restores.
+_FRAMEWORKS: Final = ("torch.nn.parallel.", "torch.distributed.fsdp.", "torch.distributed.tensor.")
+_RECEIVE_OBJECTS: Final[dict[CodeType, str]] = {
+    inspect.unwrap(call).__code__: call.__name__
+    for call in (dist.broadcast_object_list, dist.scatter_object_list)
+}
+
+
+def _callers() -> Iterator[FrameType]:
+    """Yield the frames that led here, without those of this package that are innermost."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _module_of(frame).startswith("holdfast.torch."):
+        frame = frame.f_back
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _module_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))
+
+
+def is_of_a_framework() -> bool:
+    """Whether DistributedDataParallel, FSDP or a DTensor asks, for itself."""
+    return any(f"{_module_of(frame)}.".startswith(_FRAMEWORKS) for frame in _callers())
+
+
+def is_of_the_program() -> bool:
+    """Whether a function of torch.distributed was called, not the reducer in a backward pass."""
+    frame = next(_callers(), None)  # None: C++ calls, on a thread of its own.
+    return frame is not None and _module_of(frame) == dist.distributed_c10d.__name__
+
+
+def wanted_objects() -> str:
+    """Return the call that would unpickle another rank's bytes. No echo can replace those."""
+    return next((name for f in _callers() if (name := _RECEIVE_OBJECTS.get(f.f_code))), "")
