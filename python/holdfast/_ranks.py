@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
+
+from holdfast._say import say
 
 NAMES: Final = ("RANK", "LOCAL_RANK", "ROLE_RANK")
 _PASSED_ON: Final = ("_ranks", "os", "<frozen os>", "_collections_abc", "<frozen _collections_abc>")
@@ -68,8 +69,7 @@ def _say_where(key: str) -> None:
         line for line in traceback.extract_stack() if Path(line.filename).stem not in _PASSED_ON
     ]
     where = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else "an unknown line"
-    print(
-        f"holdfast: this spare waits for its rank at {where}, which reads {key}; "
-        "with --spares all it would know it from its start",
-        file=sys.stderr,
+    say(
+        f"this spare waits for its rank at {where}, which reads {key}; with --spares all it would "
+        "know it from its start"
     )

@@ -5,16 +5,11 @@ from __future__ import annotations
 import enum
 import os
 import select
-import sys
 from typing import Final
 
 from holdfast._core import Place
+from holdfast._say import say
 from holdfast.job import init
-
-
-def say(text: str) -> None:
-    """Write one line for the user."""
-    print(f"holdfast: {text}", file=sys.stderr, flush=True)
 
 
 class Phase(enum.Enum):

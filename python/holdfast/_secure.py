@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from holdfast._abi import check, lib
+from holdfast._say import say
 
 
 def set_ps_context(
@@ -40,12 +41,18 @@ def set_ps_context(
     finally:
         for secret in secrets:
             c.memset(secret, 0, len(secret))
-    script = sys.argv[0] if sys.argv else ""
     of_run = os.environ.get("MS_ROLE") == "MS_WORKER" and os.environ.get("HOLDFAST_AGENT")
-    if of_run and os.path.isfile(script) and script.endswith(".py"):  # As _shim.sh looks.
-        text = Path(script).read_text(errors="replace")
-        if not all(word in text for word in ("set_ps_context(", "enable_ssl")):
-            say_unseen("the call")
+    text = text_of_the_script() if of_run else ""  # As _shim.sh looks.
+    if text and not all(word in text for word in ("set_ps_context(", "enable_ssl")):
+        say_unseen("the call")
+
+
+def text_of_the_script() -> str:
+    """Return the text of the program if it is a script."""
+    script = sys.argv[0] if sys.argv else ""
+    if not os.path.isfile(script) or not script.endswith(".py"):
+        return ""
+    return Path(script).read_text(errors="replace")
 
 
 def say_unseen(what: str) -> None:
@@ -55,14 +62,12 @@ def say_unseen(what: str) -> None:
     frame = sys._getframe(1)
     while frame.f_back and _is_library(frame.f_globals.get("__name__", "")):
         frame = frame.f_back
-    print(
-        f"holdfast: set_ps_context(enable_ssl=True) was called in module "
+    say(
+        f"set_ps_context(enable_ssl=True) was called in module "
         f"{frame.f_globals.get('__name__')} ({frame.f_code.co_filename}). The job's scheduler does "
         f"not see it: it looks for {what} in the text of the script alone ({sys.argv[0]}), so it "
         "serves in the clear. Put the call into the script, or set HOLDFAST_TLS_CONFIG for all "
-        "processes of the job",
-        file=sys.stderr,
-        flush=True,
+        "processes of the job"
     )
 
 

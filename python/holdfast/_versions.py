@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast._core import Session, Step
 from holdfast._errors import LeftError, MarkedError
-from holdfast._seat import say
+from holdfast._say import say
 
 
 class Versions(abc.ABC):

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from holdfast import _core, _exchange
 from holdfast._errors import UserError
-from holdfast._seat import Phase, Seat, say
+from holdfast._say import say
+from holdfast._seat import Phase, Seat
 from holdfast.mindspore import _operators, _role, _script
 from holdfast.mindspore._imported import COMPILERS, either
 from mindio_ttp import _switches

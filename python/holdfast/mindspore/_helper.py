@@ -7,11 +7,11 @@ milliseconds, so that all agree on one version before one of them writes it.
 from __future__ import annotations
 
 import os
-import sys
 from typing import NoReturn
 
 import holdfast
 from holdfast._errors import Error, MarkedError
+from holdfast._say import say
 from holdfast.mindspore import _engine, _image
 from holdfast.mindspore._steps import HELPER, hello
 
@@ -44,7 +44,7 @@ def run() -> NoReturn:
             except MarkedError:
                 continue
     except Error as error:
-        print(f"holdfast: {error}", file=sys.stderr, flush=True)
+        say(str(error))
         os._exit(1)
 
 

@@ -1,6 +1,6 @@
 """Write all that a step depends on, parameters and objects, as one flat image; read it back.
 
-Layout: a header, pickled objects, then the parameters' bytes, each at a multiple of 64.
+Layout: a head, then the parameters' bytes, each at a multiple of 64.
 """
 
 from __future__ import annotations
@@ -8,17 +8,15 @@ from __future__ import annotations
 import ctypes as c
 import hashlib
 import pickle
-import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from holdfast import _head
 from holdfast._errors import UserError
+from holdfast._head import Head
 
-_HEADER: Final = struct.Struct(
-    "<8sQQQ"
-)  # Magic, bytes of the table, bytes of the objects, offset of the parameters.
 _MAGIC: Final = b"hfmsimg1"
 _ALIGN: Final = 64
 OTHERS: Final = "a callback's "  # Before the names of parameters that callbacks hold.
@@ -55,7 +53,7 @@ class Image:
         self._names = [p.name for p in parameters] + [OTHERS + p.name for p in others]
         arrays = [memory(p) for p in self._parameters]
         self._table = pickle.dumps(self._entries(arrays))
-        self._start = _HEADER.size + len(self._table) + _ROOM + room
+        self._start = _head.BYTES + len(self._table) + _ROOM + room
         self._start += 4 * len(pickle.dumps(objects))
         self._offsets = _offsets(self._start, [a.nbytes for a in arrays])
         end = self._offsets[-1] + arrays[-1].nbytes
@@ -73,21 +71,18 @@ class Image:
     def write(self, view: memoryview, objects: dict[str, Any]) -> None:
         """Fill an image."""
         arrays = [memory(p) for p in self._parameters]
-        rest = pickle.dumps(objects, pickle.HIGHEST_PROTOCOL)
-        used = _HEADER.size + len(self._table) + len(rest)
-        if used > self._start:
+        packed = pickle.dumps(objects, pickle.HIGHEST_PROTOCOL)
+        head = Head(self._table, packed, self._start)
+        if head.size > self._start:
             raise UserError(
-                f"what callbacks and the outputs of a step hold has grown to {len(rest)} bytes, "
+                f"what callbacks and the outputs of a step hold has grown to {len(packed)} bytes, "
                 f"more than the room for it ({self._start - len(self._table)}); keep large things "
                 "out of the attributes of callbacks"
             )
-        _HEADER.pack_into(view, 0, _MAGIC, len(self._table), len(rest), self._start)
-        at = _HEADER.size + len(self._table)
-        view[_HEADER.size : at] = self._table
-        view[at : at + len(rest)] = rest
+        head.write(view, _MAGIC)
         for target, array in zip(self._views(view, arrays), arrays):
             target[:] = _bytes(array)
-        self.used = (0, used), (self._start, self.bytes - self._start)
+        self.used = (0, head.size), (self._start, self.bytes - self._start)
 
     def changes(self, view: memoryview) -> Changes:
         """Return copies of the parameters that differ from an image."""
@@ -145,12 +140,8 @@ def _offsets(at: int, sizes: Sequence[int]) -> list[int]:
 
 def parse(view: memoryview) -> tuple[list[Any], dict[str, Any], int]:
     """Return the table of parameters (name, type, shape), the objects, the parameters' offset."""
-    magic, table_size, rest_size, start = _HEADER.unpack_from(view, 0)
-    if magic != _MAGIC:
-        raise UserError("the state of this rank was written by another kind of program")
-    at = _HEADER.size + table_size
-    table = pickle.loads(view[_HEADER.size : at])
-    return table, pickle.loads(view[at : at + rest_size]), start
+    head = _head.read(view, _MAGIC)
+    return pickle.loads(head.table), pickle.loads(head.objects), head.start
 
 
 def contents(view: memoryview) -> tuple[dict[str, Array], dict[str, Any]]:

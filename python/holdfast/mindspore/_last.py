@@ -6,13 +6,13 @@ import contextlib
 import itertools
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from holdfast import _core
 from holdfast._errors import Error
+from holdfast._say import say
 from mindio_ttp._registry import registry
 
 # MindSpore from 2.8 on writes the first name; the documents, and 2.7, have the second.
@@ -129,8 +129,7 @@ def _clear(path: Path, step: int, place: _core.Place) -> bool:
                 if not os.path.lexists(name)
             )
             folder.rename(aside)
-            said = f"holdfast: {folder} is of an earlier job; it is moved to {aside}"
-            print(said, file=sys.stderr, flush=True)
+            say(f"{folder} is of an earlier job; it is moved to {aside}")
     return True
 
 

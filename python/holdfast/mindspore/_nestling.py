@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn
 
 from holdfast import _nestling
 from holdfast._nursery_request import Request
+from holdfast._say import say
 from holdfast.mindspore import _role
 from holdfast.mindspore._hook import help_to_save
 
@@ -52,12 +53,9 @@ class _Adopter:
     def _start_anew(self) -> NoReturn:
         """Become a process that imports by itself: the loaded module knows another environment."""
         changed = {k for k, _ in set(os.environ.items()) ^ set(self._environment.items())}
-        print(
-            f"holdfast: the program sets {', '.join(sorted(changed))} before it imports MindSpore, "
-            "so it is started again from its top, without the nursery; HOLDFAST_NURSERY=0 saves "
-            "that",
-            file=sys.stderr,
-            flush=True,
+        say(
+            f"the program sets {', '.join(sorted(changed))} before it imports MindSpore, so it is "
+            "started again from its top, without the nursery; HOLDFAST_NURSERY=0 saves that"
         )
         os.execve(self._request.argv[0], self._request.argv, self._request.environment)
 

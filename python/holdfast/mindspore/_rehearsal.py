@@ -13,7 +13,8 @@ from typing import Any, NoReturn, TextIO
 
 import numpy as np
 
-from holdfast._seat import Phase, say
+from holdfast._say import say
+from holdfast._seat import Phase
 from holdfast.mindspore import _callbacks, _random, _role, _script
 from holdfast.mindspore._between import Held
 from holdfast.mindspore._cells import Cells

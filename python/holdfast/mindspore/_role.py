@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from typing import Final, NoReturn
 
+from holdfast._say import say
 from holdfast.mindspore import _script
 from mindio_ttp import _switches
 
@@ -42,7 +42,7 @@ def before_import(help_to_save: Callable[[], NoReturn]) -> None:
         raise SystemExit(f"holdfast: {error}") from None
     role = os.environ.get("MS_ROLE")
     for remark in remarks if role != "MS_SCHED" else ():
-        print(f"holdfast: {remark}", file=sys.stderr, flush=True)
+        say(remark)
     if role in ("MS_PSERVER", "MS_SERVER"):
         raise SystemExit(
             f"MS_ROLE={role}: parameter servers are not there: MindSpore 2.10 has removed what "

@@ -17,13 +17,6 @@ from holdfast.mindspore._imported import imported
 _HIDDEN: Final = ("MS_ROLE", "MS_SCHED_HOST", "MS_SCHED_PORT")
 
 
-class _Silent:
-    """Says nothing: the workers say it."""
-
-    def say_once(self, text: str) -> None:
-        """Drop it."""
-
-
 def run(load: Callable[[], None]) -> None:
     """Load MindSpore, and have init() serve the job and end the process."""
     hidden = {name: os.environ.pop(name) for name in _HIDDEN if name in os.environ}
@@ -43,7 +36,7 @@ def run(load: Callable[[], None]) -> None:
         os.environ.update(hidden)
         holdfast.init()
 
-    _shims.use_cpu(_Silent())
+    _shims.use_cpu(None)  # The workers say it.
     _secure.apply(tell)
     for name in ("mindspore.communication.management", "mindspore.communication"):
         imported(name).init = init

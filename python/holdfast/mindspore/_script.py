@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-from pathlib import Path
 
-
-def text() -> str:
-    """Return the text of the program if it is a script."""
-    script = sys.argv[0] if sys.argv else ""
-    if not os.path.isfile(script) or not script.endswith(".py"):
-        return ""
-    return Path(script).read_text(errors="replace")
+from holdfast._secure import text_of_the_script
 
 
 def calls_train() -> bool:
     """Return whether it has Model(...).train(...), or .fit()."""
-    found = text()
+    found = text_of_the_script()
     return "Model(" in found and any(word in found for word in (".train(", ".fit("))
 
 
 def has_state() -> bool:
     """Return whether it has a holdfast.mindspore.State, which a successor reaches alone."""
-    found = text()
+    found = text_of_the_script()
     return "State(" in found and "holdfast.mindspore" in found
 
 
 def sets_tls() -> bool:
     """Return whether it may put the job under TLS before init()."""
-    found = text()
+    found = text_of_the_script()
     return "set_ps_context(" in found and "enable_ssl" in found and "init(" in found
 
 
 def asks_for_rank_before_import() -> bool:
     """Return whether it may read its rank from the environment before it imports MindSpore."""
-    before = re.split(r"^\s*(?:import|from)\s+mindspore\b", text(), maxsplit=1, flags=re.MULTILINE)
+    before = re.split(
+        r"^\s*(?:import|from)\s+mindspore\b", text_of_the_script(), maxsplit=1, flags=re.MULTILINE
+    )
     return any(word in before[0] for word in ("RANK_ID", "DEVICE_ID"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from holdfast._abi import Op
 from holdfast._errors import UserError
@@ -47,18 +47,15 @@ def apply(engine: Engine, trainer: Trainer) -> None:
         _tft.apply(trainer)
 
 
-class _Sayer(Protocol):
-    def say_once(self, text: str) -> None: ...
-
-
-def use_cpu(engine: _Sayer) -> None:
-    """Make MindSpore use the CPU."""
+def use_cpu(engine: Engine | None) -> None:
+    """Make MindSpore use the CPU. None: nothing is said of it."""
 
     # context.py:495 and device_manager.py:70 ask this whether to take the CPU in spite of `target`.
     # Without it "Ascend" is a RuntimeError in the CPU package (ms_context.cc:291).
     def take_cpu(target: str) -> bool:
         if target in ("Ascend", "GPU"):
-            engine.say_once(f'device_target="{target}" was asked for; this runs on the CPU')
+            if engine is not None:
+                engine.say_once(f'device_target="{target}" was asked for; this runs on the CPU')
             return True
         return False
 

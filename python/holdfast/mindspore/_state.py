@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from holdfast._advice import advise, say_or_refuse
 from holdfast._errors import UserError
-from holdfast._seat import say
+from holdfast._say import say
 from holdfast._vars import LIMIT, Values, Vars
 from holdfast._versions import tell
 from holdfast.mindspore import _callbacks, _data, _engine, _random, _rehearsal, _trainer

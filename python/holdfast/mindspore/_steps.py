@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 from holdfast import _core
 from holdfast._abi import Status
 from holdfast._errors import LeftError, MarkedError, PeerError
-from holdfast._seat import Phase, say
+from holdfast._say import say
+from holdfast._seat import Phase
 from holdfast._versions import Versions, say_void, tell
 from holdfast.mindspore import _operators
 from holdfast.mindspore._engine import Engine

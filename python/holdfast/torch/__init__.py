@@ -26,7 +26,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from holdfast._errors import Error, PeerError, UserError, WorldError
-from holdfast._seat import say
+from holdfast._say import say
 from holdfast.job import prepare_spare
 from holdfast.torch import _engine, _register
 from holdfast.torch._beginning import begin_as_the_first

@@ -15,7 +15,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast._errors import UserError
-from holdfast._seat import say
+from holdfast._say import say
 from holdfast.torch._engine import Engine
 from holdfast.torch._group import HoldfastGroup
 

@@ -16,7 +16,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast import _abi, _core
 from holdfast._errors import Error, MarkedError, PeerError, UserError
-from holdfast._seat import Phase, Seat, say
+from holdfast._say import say
+from holdfast._seat import Phase, Seat
 from holdfast.torch._buckets import Buckets
 from holdfast.torch._early import Early
 from holdfast.torch._work import Runner

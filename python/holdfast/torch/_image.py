@@ -10,7 +10,6 @@ process that takes over a rank may get them from any other one.
 from __future__ import annotations
 
 import pickle
-import struct
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, Final
@@ -18,7 +17,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from holdfast import _head
 from holdfast._errors import UserError
+from holdfast._head import Head
 from holdfast.torch._kept import Kept
 from holdfast.torch._plan import (
     ALIGN,
@@ -32,7 +33,6 @@ from holdfast.torch._plan import (
     view_of,
 )
 
-_HEADER: Final = struct.Struct("<8sQQQ")
 _MAGIC: Final = b"HFTORCH1"
 _LEAST_OBJECTS: Final = 1 << 20
 _OUTGROWN: Final = (
@@ -58,7 +58,7 @@ class Image:
         self.common = shared + ALIGN if common else 0
         self.common += -self.common % ALIGN
         room = 8 * len(self._pickle(objects)) + 512 * (8 + 4 * tensors) + kept.room
-        self._start = _HEADER.size + max(_LEAST_OBJECTS, 1 << (room - 1).bit_length())
+        self._start = _head.BYTES + max(_LEAST_OBJECTS, 1 << (room - 1).bit_length())
         self._start += -self._start % ALIGN
         total = self.common + self._start + size + (1 << 20)
         self.bytes = total + -total % (1 << 20)  # Unused bytes take no memory.
@@ -94,22 +94,17 @@ class Image:
             shared = [self._is_common(*entry) for entry in found]
             plan = Plan(keys, tensors, shared, (ALIGN, self.common + self._start))
             self._plan = plan
-        rest = self._pickle(objects)
-        used = _HEADER.size + len(plan.pickled) + len(rest)
-        if used > self._start or plan.end > len(view) or plan.common_end > max(ALIGN, self.common):
+        head = Head(plan.pickled, self._pickle(objects), self._start)
+        most = max(ALIGN, self.common)
+        if head.size > self._start or plan.end > len(view) or plan.common_end > most:
             raise UserError(_OUTGROWN.format(len(view)))
         plan.copy_to(memory)
         address = memory.data_ptr()
-        own = view[self.common :]
-        at = _HEADER.size + len(plan.pickled)
-        if self._written.get(address) is not plan.pickled:
-            own[_HEADER.size : at] = plan.pickled
-            self._written[address] = plan.pickled
-        own[at : at + len(rest)] = rest
-        _HEADER.pack_into(own, 0, _MAGIC, len(plan.pickled), len(rest), 0)
+        head.write(view[self.common :], _MAGIC, self._written.get(address) is plan.pickled)
+        self._written[address] = plan.pickled
         if self.common:
             view[: len(plan.common)] = plan.common
-        self._use(used, plan.end)
+        self._use(head.size, plan.end)
 
     def _use(self, objects: int, end: int) -> None:
         start = self.common + self._start
@@ -117,48 +112,35 @@ class Image:
 
     def write_again(self, old: memoryview, new: memoryview, changes: dict[str, Any]) -> None:
         """Fill an image with the contents of another one, but change some of its objects."""
-        was, own = old[self.common :], new[self.common :]
-        _, plan_size, rest_size, _ = _HEADER.unpack_from(was, 0)
-        at = _HEADER.size + plan_size
-        places = pickle.loads(was[_HEADER.size : at])
-        objects = {**pickle.loads(was[at : at + rest_size]), **changes}
-        rest = pickle.dumps(objects, pickle.HIGHEST_PROTOCOL)
-        if at + len(rest) > self._start:
+        was = _head.read(old[self.common :], _MAGIC)
+        places = pickle.loads(was.table)
+        objects = {**pickle.loads(was.objects), **changes}
+        head = was._replace(objects=pickle.dumps(objects, pickle.HIGHEST_PROTOCOL))
+        if head.size > self._start:
             raise UserError(_OUTGROWN.format(len(new)))
         start = self.common + self._start
         end = max((place.offset + bytes_of(place) for place in places), default=start)
         end = max(end, start)
-        own[_HEADER.size : at] = was[_HEADER.size : at]
-        own[at : at + len(rest)] = rest
+        head.write(new[self.common :], _MAGIC)
         new[: self.common] = old[: self.common]
         new[start:end] = old[start:end]
         self._written.clear()
-        _HEADER.pack_into(own, 0, _MAGIC, plan_size, len(rest), 0)
-        self._use(at + len(rest), end)
+        self._use(head.size, end)
 
     def tensors(self, view: memoryview) -> dict[Key, Tensor]:
         """Return the tensors of an image, without copies."""
-        own = view[self.common :]
-        _, plan_size, _, _ = _HEADER.unpack_from(own, 0)
-        places = pickle.loads(own[_HEADER.size : _HEADER.size + plan_size])
+        places = pickle.loads(_head.read(view[self.common :], _MAGIC).table)
         memory = torch.frombuffer(view, dtype=torch.uint8)
         return {place.key: view_of(memory, place) for place in places}
 
     @torch.no_grad()
     def read(self, view: memoryview) -> dict[str, Any]:
         """Bring everything to what an image holds; return its objects."""
-        own = view[self.common :]
-        magic, plan_size, rest_size, _ = _HEADER.unpack_from(own, 0)
-        if magic != _MAGIC:
-            raise UserError(
-                "the state of this rank was written by another kind of program; a job goes on with "
-                "the program it was started with"
-            )
-        at = _HEADER.size + plan_size
-        places = pickle.loads(own[_HEADER.size : at])
+        head = _head.read(view[self.common :], _MAGIC)
+        places = pickle.loads(head.table)
         self._see_that_common_fits(view, places)
         distributed = {p.key for p in places if p.distributed}
-        objects: dict[str, Any] = pickle.loads(own[at : at + rest_size])
+        objects: dict[str, Any] = pickle.loads(head.objects)
         self._written.clear()
         self._kept.restore(self.tensors(view), distributed, objects)
         return objects

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from holdfast._errors import UserError
-from holdfast._seat import say
+from holdfast._say import say
 from holdfast.torch._engine import Engine
 from holdfast.torch._kept import Kept
 from holdfast.torch._plan import Key

@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 
 from holdfast._errors import LeftError, UserError
-from holdfast._seat import Phase, say
+from holdfast._say import say
+from holdfast._seat import Phase
 from holdfast.torch import _engine
 from holdfast.torch._engine import Engine
 from holdfast.torch._group import HoldfastGroup

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 from holdfast._errors import UserError
-from holdfast._seat import say
+from holdfast._say import say
 from holdfast.torch._batch import Batch
 from holdfast.torch._data import tells_its_position
 from holdfast.torch._position import Source

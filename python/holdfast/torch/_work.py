@@ -15,7 +15,7 @@ from torch import Tensor
 
 from holdfast import _abi, _exchange
 from holdfast._errors import UserError
-from holdfast._seat import say
+from holdfast._say import say
 from holdfast.torch._eager import runs_as_it_is
 
 _Future = torch.futures.Future[Any]

@@ -1,0 +1,45 @@
+"""The head of an image: what lies where, then all else that is kept, both pickled."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from holdfast._errors import UserError
+
+# The kind of image, bytes of the table, bytes of the objects, where what the table names begins.
+_FORM: Final = struct.Struct("<8sQQQ")
+BYTES: Final = _FORM.size
+
+
+class Head(NamedTuple):
+    """The parts of a head, pickled."""
+
+    table: bytes | memoryview
+    objects: bytes | memoryview
+    start: int
+
+    @property
+    def size(self) -> int:
+        """The bytes of the whole head."""
+        return BYTES + len(self.table) + len(self.objects)
+
+    def write(self, view: memoryview, kind: bytes, has_table: bool = False) -> None:
+        """Write it; `has_table`: its table lies there already."""
+        at = BYTES + len(self.table)
+        if not has_table:
+            view[BYTES:at] = self.table
+        view[at : self.size] = self.objects
+        _FORM.pack_into(view, 0, kind, len(self.table), len(self.objects), self.start)
+
+
+def read(view: memoryview, kind: bytes) -> Head:
+    """Return the head of an image. UserError: it is of another kind."""
+    found, table, objects, start = _FORM.unpack_from(view, 0)
+    if found != kind:
+        raise UserError(
+            "the state of this rank was written by another kind of program; a job goes on with "
+            "the program it was started with"
+        )
+    at = BYTES + table
+    return Head(view[BYTES:at], view[at : at + objects], start)

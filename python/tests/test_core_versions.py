@@ -1,0 +1,111 @@
+"""What both faces do alike: versions, their heads, and the values of state.vars(...)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast import UserError, _head
+from holdfast._head import Head
+from holdfast._vars import Values
+from holdfast._versions import Versions
+
+
+class Session:
+    """Stands for a session: what happens at each begin_step()."""
+
+    def __init__(self, *begun: tuple[bool, int]) -> None:
+        self.version, self.generation, self._begun = 5, 0, list(begun)
+        self.meets = [True, False]
+        self.memory = {0: memoryview(bytearray(8)), 5: memoryview(b"at five.")}
+
+    def meet(self) -> bool:
+        return self.meets.pop(0)
+
+    def private(self, version: int) -> memoryview:
+        return self.memory[version]
+
+    def begin_step(self) -> bool:
+        reformed, self.generation = self._begun.pop(0)
+        return reformed
+
+
+class Kept(Versions):
+    def __init__(self, *greets: bool) -> None:
+        self.done: list[str] = []
+        self.greets = list(greets)
+
+    def fill(self, view: memoryview) -> None:
+        view[:] = b"at zero."
+        self.done.append("filled")
+
+    def restore(self) -> None:
+        self.done.append("restored " + bytes(self.last).decode())
+
+    def greet(self) -> bool:
+        self.done.append("greeted")
+        return self.greets.pop(0)
+
+
+def opened(session: Any, *greets: bool) -> Kept:
+    kept = Kept(*greets)
+    kept.open(session)
+    assert kept.done == ["filled", "restored at five."]
+    assert bytes(session.memory[0]) == b"at zero."
+    kept.done.clear()
+    return kept
+
+
+def test_core_ranks_greet_once_in_a_generation() -> None:
+    kept = opened(Session((False, 1), (False, 1), (True, 2)), True, True)
+    assert kept.begin_version() and not kept.begin_version()
+    assert kept.done == ["greeted"]
+    assert kept.begin_version()
+    assert kept.done == ["greeted", "restored at five.", "greeted"]
+
+
+def test_core_a_fault_in_a_greeting_begins_the_version_again() -> None:
+    kept = opened(Session((False, 1), (True, 2), (False, 2)), False, True)
+    assert kept.begin_version()
+    assert kept.done == ["greeted", "restored at five.", "greeted"]
+    assert not kept.begin_version()
+
+
+def test_core_an_image_of_another_kind_is_refused() -> None:
+    view = memoryview(bytearray(64))
+    Head(b"what lies where", b"the rest", 48).write(view, b"HFTORCH1")
+    found = _head.read(view, b"HFTORCH1")
+    assert (bytes(found.table), bytes(found.objects), found.start) == (
+        b"what lies where",
+        b"the rest",
+        48,
+    )
+    with pytest.raises(UserError, match="was written by another kind of program"):
+        _head.read(view, b"hfmsimg1")
+
+
+def test_core_a_table_that_lies_there_already_is_not_written_again() -> None:
+    view = memoryview(bytearray(64))
+    Head(b"table", b"one", 0).write(view, b"HFTORCH1")
+    Head(b"xxxxx", b"other", 0).write(view, b"HFTORCH1", has_table=True)
+    found = _head.read(view, b"HFTORCH1")
+    assert bytes(found.table) == b"table" and bytes(found.objects) == b"other"
+
+
+def test_core_a_predecessor_s_values_stay_until_they_are_named() -> None:
+    first = Values()
+    run = first.name({"losses": [1.0], "best": 2})
+    run.losses.append(3.0)
+    successor = Values()
+    successor.put_back(first.packed())
+    assert successor.packed() == first.packed()  # It may be lost before it names them.
+    assert successor.name({"best": 9}).best == 2
+    named = successor.name({"losses": []})
+    held = named.losses
+    assert held == [1.0, 3.0]
+    successor.put_back(first.packed())
+    assert named.losses is held  # In place: the program may hold it.
+    with pytest.raises(UserError, match="was given `best` before; name each once"):
+        successor.name({"best": 1})
+    assert Values().packed() == b""
