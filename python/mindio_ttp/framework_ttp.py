@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from mindio_ttp import controller_ttp
 from mindio_ttp._registry import Handler, registry
 
 _T = TypeVar("_T")
@@ -257,11 +258,6 @@ def tft_pause_train(step: int) -> int:
     return 0
 
 
-def tft_query_high_availability_switch() -> bool:
-    """Return whether one of the features is switched on."""
-    return any(registry.switch(name) for name in ("TTP", "UCE", "ARF", "HCCE"))
-
-
 def tft_exception_handler(function: Callable[..., _T]) -> Callable[..., _T]:
     """Report what a training function raises; make it again where that is possible."""
 
@@ -360,10 +356,6 @@ tft_register_zit_upgrade_repair_handler = _zit("zit_upgrade_repair")
 tft_register_zit_upgrade_rebuild_handler = _zit("zit_upgrade_rebuild")
 tft_register_zit_downgrade_rebuild_handler = _zit("zit_downgrade_rebuild")
 
-
 # MindIO has these here as well.
-def tft_register_mindx_callback(action: str, func: Handler) -> int:
-    """Keep a cluster manager's function; see controller_ttp."""
-    from mindio_ttp import controller_ttp
-
-    return controller_ttp.tft_register_mindx_callback(action, func)
+tft_register_mindx_callback = controller_ttp.tft_register_mindx_callback
+tft_query_high_availability_switch = controller_ttp.tft_query_high_availability_switch
