@@ -9,7 +9,7 @@ import abc
 import struct
 from typing import Any
 
-from holdfast._core import Session, Step
+from holdfast._core import Session
 from holdfast._errors import LeftError, MarkedError
 from holdfast._say import say
 
@@ -63,10 +63,6 @@ class Versions(abc.ABC):
             if self.greet():
                 self.greeted = self.session.generation
                 return True
-
-    def commit_version(self, step: Step) -> bool:
-        """Commit the version under way, which is filled. False: it is void."""
-        return not self.session.end_step(step)
 
 
 def say_void(n: int, rank: int) -> None:

@@ -1,4 +1,4 @@
-"""Write a last checkpoint by MindSpore's own handlers, as MindIO does when a process was lost."""
+"""The dying gasp: MindSpore's own handlers write a last checkpoint of the version all agree on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast import _core
-from holdfast._errors import Error
+from holdfast._errors import Error, MarkedError
 from holdfast._say import say
+from holdfast.mindspore._engine import Engine
 from mindio_ttp._registry import registry
 
 # MindSpore from 2.8 on writes the first name; the documents, and 2.7, have the second.
@@ -36,7 +37,27 @@ def warm_up(place: _core.Place) -> None:
     path.unlink(missing_ok=True)
 
 
+def gasp(engine: Engine, session: _core.Session, saves: bool) -> None:
+    """Write the checkpoint if this rank is to, and end the job. Return only if a fault came."""
+    if not saves:
+        with contextlib.suppress(MarkedError):
+            session.world.barrier()  # Nobody comes: it ends with the job, or by the next fault.
+        return
+    if session.version == 0:
+        raise engine.job.fail("a process was lost before the first step; there is nothing to save")
+    try:
+        where = save(engine.place)
+    except Error:
+        raise
+    except Exception as error:
+        raise engine.job.fail(
+            f"a process was lost, and its last checkpoint could not be written: {error}"
+        ) from error
+    raise engine.job.fail(f"a process was lost; the state after its last step is in {where}")
+
+
 def save(place: _core.Place) -> str:
+    """Write the checkpoint; return what to say of where it is."""
     if "save_ckpt" not in registry.handlers:
         raise Error(
             "the program has no TrainFaultTolerance (or TFTRegister) among its callbacks, which "

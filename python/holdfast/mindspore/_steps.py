@@ -19,8 +19,8 @@ from holdfast._seat import Phase
 from holdfast._versions import Versions, say_void, tell
 from holdfast.mindspore import _operators
 from holdfast.mindspore._engine import Engine
-from holdfast.mindspore._gasp import gasp
 from holdfast.mindspore._image import Changes, Image
+from holdfast.mindspore._last import gasp
 
 _HELLO: Final = struct.Struct("<Q16s8sQ")  # Kind of process, digest, purpose, version.
 SURVIVOR, RESTARTED, HELPER = range(3)
@@ -269,8 +269,8 @@ class Steps(Versions):
             return False
         self._image.write(self.next, objects)
         step = _core.Step(loss=objects.get("loss", 0.0), used=self._image.used)
-        if self.commit_version(step):
-            self.objects = objects
-            return True
-        self.restore()
-        return False
+        if self.session.end_step(step):
+            self.restore()
+            return False
+        self.objects = objects
+        return True

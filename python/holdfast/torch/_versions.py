@@ -200,7 +200,7 @@ class Versions(_versions.Versions):
         at = self._progress.position
         position = _core.Position(at.epoch, at.index + at.own)
         step = _core.Step(position=position, used=self._image.used)
-        if not self.commit_version(step):
+        if self.session.end_step(step):
             return False
         self._at = self.session.version
         self._engine.asked = self._engine.guessed = False
