@@ -124,7 +124,7 @@ class _Tickets:
 
 
 class Mark(NamedTuple):
-    """The position of a source, as the actions that bring a new source there.
+    """What to do with a new source to bring it to the position of an old one.
 
     After the last batch of an epoch, a state does not say how the next epoch begins. Some sources
     go on there, some have to be asked once more, and some begin anew only if they were iterated.

@@ -75,7 +75,7 @@ def _state_after_a_step(
 ) -> list[tuple[int, Any]]:
     """Return the state of a copy of an optimizer after a step with zero gradients.
 
-    First: the id of the parameter whose it is; 0: of none.
+    Each value comes with the id of the parameter that it belongs to; 0: it belongs to none.
     """
     scratch = {}
     for p in parameters_of(optimizer):

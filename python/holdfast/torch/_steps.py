@@ -99,7 +99,7 @@ def passes(training: Training, data: Any, numbers: range, turn: int) -> Generato
     for epoch in numbers:
         training.engine.see_that_no_step_is_open("state.steps(...)")
         yield from _one_pass(training, source, given, epoch, turn)
-        # As after a pass that it passes over.
+        # A replacement skips this pass, and has to find the same seeds behind it.
         training.progress.seeds.derive("pass", epoch, turn).set()
         if training.stopped and training.arrived:  # On its way a replacement passes earlier ones.
             return

@@ -164,7 +164,11 @@ class Runner:
         self._stopped = threading.Event()
 
     def start(self, operation: Callable[[], None], result: Any) -> Promised:
-        """Start an operation. In a callback of another, carry it out, as nobody else would."""
+        """Start an operation.
+
+        The callback of another operation runs on the only thread that carries out operations, so
+        there it is carried out at once.
+        """
         work = Promised(result, self)
         task = _Task(operation, work, torch.is_inference_mode_enabled(), threading.Event())
         if threading.current_thread() is self._thread:
