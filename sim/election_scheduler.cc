@@ -233,7 +233,7 @@ bool Election::lived_since(std::uint64_t run, Instant since) const {
          });
 }
 
-controller::Claim Election::claim(Index p) const {
+controller::Candidate Election::candidate(Index p) const {
   const Scheduler& s = schedulers_[p];
   const std::uint64_t run = s.lead->key.leader.run;
   const std::uint64_t attempt = s.options.self.attempt;
@@ -252,7 +252,7 @@ void Election::open_journal(Index p) {
         if (!found) return die(p, true, "it can not load the journal");
         std::optional<wire::Formation> stored;
         if (*found) stored.emplace().run_id = **found;
-        const auto word = controller::judge(claim(p), stored);
+        const auto word = controller::choose_takeover(candidate(p), stored);
         if (word == controller::Takeover::kGoOn) return publish(p);
         if (word == controller::Takeover::kBegin) return begin(p);
         drop_lease(p);

@@ -135,7 +135,7 @@ class Election {
   void begin(Index p);
   void publish(Index p);
   void serve(Index p);
-  [[nodiscard]] controller::Claim claim(Index p) const;
+  [[nodiscard]] controller::Candidate candidate(Index p) const;
   [[nodiscard]] bool lived_since(std::uint64_t run, Instant since) const;
 
   // etcd.
