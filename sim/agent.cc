@@ -65,6 +65,7 @@ agent::Options World::options_of(Index i, Index of) const {
 
 // On another host. The loss may not be known yet.
 void World::start_again(Index lost) {
+  if (!agents_[0].runs()) return;  // It is over.
   if (!setup_.restarts || agents_.size() > static_cast<Index>(setup_.agents) + 1) return;
   if (!setup_.spare_host && agents_.size() > static_cast<Index>(setup_.agents)) return;
   constexpr std::array kAfter = {Duration{}, Duration{200'000'000}, Duration{2'000'000'000}};

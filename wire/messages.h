@@ -127,9 +127,9 @@ struct Evict {
   bool operator==(const Evict&) const = default;
 };
 
-// scheduler → agent: these places are yours, and no others. It is state, as the agent's table is,
-// and said whenever that table differs. Start a process for each that you lack; end those of all
-// others.
+// scheduler → agent: these places are yours, or you ask for them and may have them one day. It is
+// state, as the agent's table is, and said whenever that table differs. Start a process for each
+// that you lack; end those of all others.
 struct Places {
   std::vector<std::string> node_ids;
   bool drains = false;  // Take no more places, and end once you have none.

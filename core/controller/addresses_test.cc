@@ -160,5 +160,16 @@ TEST_F(HostsTest, AnAgentThatTakesAnotherNameLeavesNothingOfTheFormer) {
   EXPECT_FALSE(closed_.contains(92)) << "it is gone";
 }
 
+// Its first word would be answered by a book.
+TEST_F(HostsTest, AnAgentThatWaitsForTooManyAnswersIsHeardNoMore) {
+  step(Connected{97, wire::PeerKind::kAgent});
+  for (std::uint64_t id = 1; id <= kMaxUnanswered; ++id) {
+    step(Received{97, wire::Get{.id = id, .keys = {"k"}}});
+  }
+  EXPECT_FALSE(closed_.contains(97));
+  tell(97, "agent-7", "host-7", {{"2", 9, 1, true}});
+  EXPECT_TRUE(closed_.contains(97));
+}
+
 }  // namespace
 }  // namespace holdfast::controller

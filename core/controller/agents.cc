@@ -41,7 +41,10 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   hear_agent(agent);
   look_at_hosts(now_ + options_.host_silence);
   std::erase_if(missing_, [&](const Agent& missed) { return missed.agent_id == m.agent_id; });
-  if (agent.book != book_.name()) receive(link, wire::AskAddresses{});
+  if (agent.book != book_.name()) {
+    receive(link, wire::AskAddresses{});
+    if (!agents_.contains(link)) return;  // It has asked for more than it may.
+  }
   std::map<std::string, PlaceWord> former;
   for (const auto& node_id : std::exchange(agent.nodes, {})) {
     former.insert(place_words_.extract(node_id));
@@ -89,11 +92,14 @@ std::optional<Reason> Machine::too_much(const wire::AgentState& m, std::size_t p
 // places is heard. `former`: what it has said of them before.
 void Machine::take_up(Link link, const std::map<std::string, PlaceWord>& former) {
   Agent& agent = agents_.at(link);
+  const std::string agent_id =
+      agent.agent_id;  // What follows may end the job, and this connection.
   std::vector<wire::PlaceState> taken;
+  std::vector<std::string> from_others;
   for (auto& place : std::exchange(agent.asks, {})) {
     switch (right_to(place.node_id, agent)) {
       case Right::kIts:
-        take_word(link, place);
+        if (take_word(link, place)) from_others.push_back(place.node_id);
         taken.push_back(std::move(place));
         break;
       case Right::kNotYet:
@@ -105,10 +111,14 @@ void Machine::take_up(Link link, const std::map<std::string, PlaceWord>& former)
     }
   }
   agent.asks.empty() ? (void)askers_.erase(link) : (void)askers_.insert(link);
-  for (const auto& place : taken) {
-    if (const Rank rank = rank_of(place.node_id); rank != kNoRank) own(rank, agent.agent_id);
+  for (const auto& node_id : from_others) {
+    if (!assembled()) forget_arrival(node_id);
   }
-  if (!changed_.empty() && formation_.stage != Stage::kEnded) store();
+  for (const auto& place : taken) {
+    if (const Rank rank = rank_of(place.node_id); rank != kNoRank) own(rank, agent_id);
+  }
+  if (formation_.stage == Stage::kEnded) return;
+  if (!changed_.empty()) store();
   untold_.insert(link);
   tell_owners();
   for (const auto& place : taken) {
@@ -118,22 +128,24 @@ void Machine::take_up(Link link, const std::map<std::string, PlaceWord>& former)
   if (may_assemble()) assemble();
 }
 
-void Machine::take_word(Link link, const wire::PlaceState& place) {
-  const bool was_anothers = forget_word(place.node_id);
+// Whether another agent has spoken for the place until now.
+bool Machine::take_word(Link link, const wire::PlaceState& place) {
+  const auto word = place_words_.find(place.node_id);
+  const bool was_anothers = word != place_words_.end() && word->second.link != link;
+  if (was_anothers) forget_word(place.node_id);
   agents_.at(link).nodes.insert(place.node_id);
   place_words_[place.node_id] = {link, place};
-  if (was_anothers && !assembled()) forget_arrival(place.node_id);
+  return was_anothers;
 }
 
 // Of whoever else has spoken for this place. It hears which places it has still.
-bool Machine::forget_word(const std::string& node_id) {
+void Machine::forget_word(const std::string& node_id) {
   const auto word = place_words_.extract(node_id);
-  if (word.empty()) return false;
+  if (word.empty()) return;
   Agent& agent = agents_.at(word.mapped().link);
   agent.nodes.erase(node_id);
   agent.has_others = true;
   untold_.insert(word.mapped().link);
-  return true;
 }
 
 // Its host is lost before the ranks are given. Whoever takes its place counts attempts anew.
@@ -143,8 +155,9 @@ void Machine::forget_arrival(const std::string& node_id) {
   }
 }
 
-// Those who ask for places of others may have them by now.
+// Those who ask for places of others may have them by now, if some place has lost its owner.
 void Machine::answer_askers() {
+  if (!std::exchange(owners_have_changed_, false) || formation_.stage == Stage::kEnded) return;
   for (const Link link : std::set<Link>(askers_)) {
     if (askers_.contains(link)) take_up(link, {});
   }
@@ -160,6 +173,7 @@ void Machine::forget_link(const std::string& agent_id, Link link) {
 void Machine::forget_agent(Link link) {
   auto agent = agents_.extract(link);
   if (agent.empty()) return;
+  owners_have_changed_ = true;
   forget_link(agent.mapped().agent_id, link);
   for (const auto& node_id : agent.mapped().nodes) place_words_.erase(node_id);
   askers_.erase(link);

@@ -164,12 +164,16 @@ void Machine::on(const ProvenDead& e) {
 }
 
 void Machine::on(const TimePassed&) {
+  const bool asks = formation_.stage == Stage::kAssembling && !askers_.empty();
+  if (asks && now_ >= askers_next_) {
+    owners_have_changed_ = true;  // By silence alone.
+    answer_askers();              // The job may begin by that, or end.
+  }
   if (formation_.stage == Stage::kEnded) {
     if (leaves_at_ && now_ >= *leaves_at_) leave();
     return;
   }
   if (formation_.stage == Stage::kAssembling) {
-    if (!askers_.empty() && now_ >= askers_next_) answer_askers();
     if (now_ < started_ + options_.topology_timeout) return maybe_tell_arrivals();
     return end(false, {.kind = Reason::Kind::kTooFewCame,
                        .count = static_cast<std::int64_t>(arrivals_.size()),

@@ -387,8 +387,8 @@ class Machine {
   void forget_link(const std::string& agent_id, Link link);
   void forget_arrival(const std::string& node_id);
   void take_up(Link link, const std::map<std::string, PlaceWord>& former);
-  void take_word(Link link, const wire::PlaceState& place);
-  bool forget_word(const std::string& node_id);
+  bool take_word(Link link, const wire::PlaceState& place);
+  void forget_word(const std::string& node_id);
   void answer_askers();
   void tell_who_has_them(Link link);
   void apply_word(const wire::PlaceState& place);
@@ -434,7 +434,7 @@ class Machine {
   void free_places(const std::string& agent_id, bool free);
   void set_given(Member& member);
   void tell_owners();
-  void tell_places(Link link, const Agent& agent);
+  void tell_places(Link link, Agent& agent);
   [[nodiscard]] std::vector<std::string> lacking(const Agent& agent) const;
   void hand_over(const std::set<Rank>& ranks, Link heir);
   [[nodiscard]] std::map<std::string, std::set<Rank>> free_by_memory(
@@ -444,9 +444,9 @@ class Machine {
                               const std::string& only_on) const;
   struct Transfer {  // Other hosts shall have the places of one that lives.
     std::set<Rank> ranks;
-    std::set<Link> agents;  // That have them now.
-    Link heir = 0;          // An agent.
-    Link asker = 0;         // An observer; 0: nobody has asked.
+    std::set<std::string> agents;  // That have them now.
+    Link heir = 0;                 // An agent.
+    Link asker = 0;                // An observer; 0: nobody has asked.
     bool drains = false;
     wire::Reason what;  // As the generation's cause.
   };
@@ -528,9 +528,10 @@ class Machine {
   std::map<std::string, std::set<Link>> waiting_;  // The same, by node id.
   std::map<Link, Agent> agents_;
   std::map<std::string, Link> agent_links_;  // By agent_id.
-  std::vector<Agent> missing_;  // Their connections have ended, and they are not back yet.
-  std::set<Link> askers_;       // Agents whose Agent::asks are not empty.
-  Instant askers_next_{};       // Before the ranks are given: when they are answered again.
+  std::vector<Agent> missing_;        // Their connections have ended, and they are not back yet.
+  std::set<Link> askers_;             // Agents whose Agent::asks are not empty.
+  bool owners_have_changed_ = false;  // Since the askers were answered.
+  Instant askers_next_{};             // Before the ranks are given: when they are answered again.
   std::set<Link> untold_;  // Agents that are to hear which places they have, if they do not know.
   std::map<std::string, std::set<Rank>> owned_;  // By Seat::agent, where there is one.
   std::set<Rank> free_;                          // Whose Member::is_free is true.

@@ -51,9 +51,12 @@ Machine::Right Machine::right_to(const std::string& node_id, const Agent& asker)
   }
   const Member& member = at(rank);
   const std::string& owner = member.seat.agent;
-  if (owner.empty() || owner == asker.agent_id || member.is_free) return Right::kIts;
-  if (member.seat.given && watches_hosts()) return Right::kLost;
-  const bool has_owner = link_of_agent(owner) != 0 || is_awaited(owner, asker.host);
+  if (owner.empty() || owner == asker.agent_id) return Right::kIts;
+  if (member.is_free && !is_drained(asker.agent_id)) return Right::kIts;
+  const bool is_here = link_of_agent(owner) != 0;
+  if (member.seat.given && (is_here || watches_hosts())) return Right::kLost;
+  if (is_drained(asker.agent_id)) return Right::kLost;
+  const bool has_owner = is_here || is_awaited(owner, asker.host);
   return has_owner ? Right::kNotYet : Right::kIts;
 }
 
@@ -62,6 +65,7 @@ void Machine::set_owner(Member& member, const std::string& agent_id) {
     former->second.erase(member.rank);
     if (former->second.empty()) owned_.erase(former);
   }
+  owners_have_changed_ = true;
   member.seat.agent = agent_id;
   member.is_free = false;
   free_.erase(member.rank);
@@ -101,13 +105,16 @@ void Machine::tell_owners() {
   }
 }
 
-// Which places the agent has, if its table says otherwise.
-void Machine::tell_places(Link link, const Agent& agent) {
+// Which places the agent has, if its table says otherwise. It keeps those that it asks for, too.
+void Machine::tell_places(Link link, Agent& agent) {
   wire::Places places{.node_ids = lacking(agent), .drains = is_drained(agent.agent_id)};
-  const bool has_not_heard = places.drains && agent.takes > 0;
-  if (places.node_ids.empty() && !agent.has_others && !has_not_heard) return;
+  const bool has_not_heard = places.drains && (agent.takes > 0 || !agent.asks.empty());
+  const bool has_others = std::exchange(agent.has_others, false);
+  if (places.node_ids.empty() && !has_others && !has_not_heard) return;
   places.node_ids.insert(places.node_ids.end(), agent.nodes.begin(), agent.nodes.end());
-  for (const auto& place : agent.asks) places.node_ids.push_back(place.node_id);
+  for (const auto& place : agent.asks) {
+    if (!places.drains) places.node_ids.push_back(place.node_id);
+  }
   send(link, std::move(places));
 }
 
@@ -128,6 +135,7 @@ void Machine::retire(Member& member) {
 }
 
 void Machine::free_places(const std::string& agent_id, bool free) {
+  owners_have_changed_ = true;
   if (!free) lost_.erase(agent_id);
   const auto owned = owned_.find(agent_id);
   if (owned == owned_.end()) return;
@@ -203,12 +211,15 @@ std::map<std::string, std::set<Rank>> Machine::free_by_memory(const std::set<Ran
 
 // The places of lost hosts go to hosts that would take them: those of one host to one.
 void Machine::assign_free_places() {
-  if (formation_.stage == Stage::kEnded) return;
-  for (const auto& [memory, ranks] : free_by_memory(free_)) {
-    const Link heir = host_for(ranks.size(), "", "");
-    if (heir == 0) continue;
-    tell_lost(ranks, agents_.at(heir).host);
-    hand_over(ranks, heir);
+  while (formation_.stage != Stage::kEnded && !free_.empty()) {
+    const auto groups = free_by_memory(free_);
+    const auto taken = std::find_if(groups.begin(), groups.end(), [&](const auto& group) {
+      return host_for(group.second.size(), "", "") != 0;
+    });
+    if (taken == groups.end()) return;
+    const Link heir = host_for(taken->second.size(), "", "");
+    tell_lost(taken->second, agents_.at(heir).host);
+    hand_over(taken->second, heir);
   }
 }
 
@@ -231,7 +242,7 @@ std::optional<Reason> Machine::plan_move(const wire::Move& m, Transfer& transfer
   for (const auto& [link, agent] : agents_) {
     if (agent.host != m.from || agent.is_silent) continue;
     if (!lacking(agent).empty()) return not_now;
-    transfer.agents.insert(link);
+    transfer.agents.insert(agent.agent_id);
     const auto owned = owned_.find(agent.agent_id);
     if (owned != owned_.end()) transfer.ranks.insert(owned->second.begin(), owned->second.end());
   }
@@ -267,7 +278,7 @@ void Machine::receive(Link link, const wire::Move& m) {
   if (transfer.ranks.empty()) {  // A spare host.
     drain(transfer);
     store();
-    untold_.insert(transfer.agents.begin(), transfer.agents.end());
+    for (const auto& agent_id : transfer.agents) untold_.insert(link_of_agent(agent_id));
     tell_owners();
     return send(link, wire::Moved{std::move(transfer.what)});
   }
@@ -283,8 +294,7 @@ void Machine::begin_transfer() {
 }
 
 void Machine::drain(const Transfer& transfer) {
-  for (const Link link : transfer.agents) {
-    const std::string& agent_id = agents_.at(link).agent_id;
+  for (const auto& agent_id : transfer.agents) {
     if (!is_drained(agent_id)) formation_.drained.push_back(agent_id);
   }
 }
@@ -305,7 +315,8 @@ bool Machine::carry_out_transfer(const std::set<Rank>& disbelieved) {
   const auto heir = agents_.find(transfer->heir);
   const bool same = std::all_of(transfer->ranks.begin(), transfer->ranks.end(), [&](Rank rank) {
     const auto word = place_words_.find(at(rank).seat.node_id);
-    return word != place_words_.end() && transfer->agents.contains(word->second.link);
+    return word != place_words_.end() &&
+           transfer->agents.contains(agents_.at(word->second.link).agent_id);
   });
   // A rank that has ended may have left, and with it what it would give.
   const bool ends = ended_rank() != kNoRank;
@@ -321,7 +332,7 @@ bool Machine::carry_out_transfer(const std::set<Rank>& disbelieved) {
     answer_transfer(*transfer, {.kind = Reason::Kind::kNotHeld, .rank = rank});
     return false;
   }
-  for (const Link link : transfer->agents) emptied_.insert(agents_.at(link).agent_id);
+  emptied_.insert(transfer->agents.begin(), transfer->agents.end());
   if (transfer->drains) drain(*transfer);
   hand_over(transfer->ranks, transfer->heir);
   answer_transfer(*transfer, transfer->what);
@@ -346,7 +357,7 @@ void Machine::maybe_balance() {
       if (!takes(heir, given.size())) continue;
       emptied_.insert(heir.agent_id);
       transfer_ = {.ranks = given,
-                   .agents = {link},
+                   .agents = {owner},
                    .heir = heir_link,
                    .what = {.kind = Reason::Kind::kMoves,
                             .count = static_cast<std::int64_t>(given.size()),

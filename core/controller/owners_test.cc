@@ -187,6 +187,28 @@ TEST_F(SpareHostTest, AHostThatComesBackBeforeThatKeepsItsPlaces) {
   EXPECT_EQ(last<wire::Places>(95), nullptr);
 }
 
+// Then all memory is that of the scheduler's own host, and hosts are watched no more.
+TEST_F(SpareHostTest, AHostThatComesBackToAJobOfOneHostIsASpareHost) {
+  options_.own_agent = "agent-1";
+  options_.own_host = "host-1";
+  machine_.emplace(options_, record_);
+  said_.clear();
+  step(Started{});
+  const auto table = [&](std::vector<wire::PlaceState> places) {
+    step(Received{
+        90, wire::AgentState{"job", "agent-1", "host-1", std::move(places), wire::kProtocol, 3}});
+  };
+  table({{"0", 1, 1, true}, {"1", 2, 1, true}});
+  come(1, who("0", 1, 1, "host-1"));
+  come(2, who("1", 2, 1, "host-1"));
+  beat(5s, {90});
+  EXPECT_EQ(granted(90), (Nodes{"0", "1", "2"}));
+  table({{"0", 1, 1, true}, {"1", 2, 1, true}, {"2", 9, 1, true}});
+  come(4, who("2", 9, 1, "host-1"));
+  tell(92, "agent-2", "host-2", {{"2", 3, 1, true}});
+  EXPECT_EQ(granted(92), Nodes{});
+}
+
 TEST_F(SpareHostTest, AnotherOneIsAskedIfItIsLostToo) {
   beat(900ms, {90, 95});
   EXPECT_EQ(granted(95), Nodes{"2"});
@@ -420,6 +442,25 @@ TEST_F(MoveTest, ADrainedHostIsToldAgainAndTakesNothing) {
   step(Received{81, wire::AgentState{"job", "agent-2", "host-2", {}, wire::kProtocol, 1}});
   beat(5s, {81});  // All others are lost.
   EXPECT_EQ(granted(81), Nodes{});
+}
+
+// Another agent of the host, without places, may leave or come back meanwhile.
+TEST_F(MoveTest, ConcernsAllAgentsOfAHostThoughOneLeaves) {
+  step(Received{96, wire::AgentState{"job", "agent-7", "host-2", {}, wire::kProtocol, 1}});
+  ask("host-2", "", true);
+  step(Closed{96});
+  report_with_holder(true);
+  EXPECT_EQ(answer().kind, Reason::Kind::kMoves);
+  EXPECT_EQ(granted(95), Nodes{"2"});
+}
+
+TEST_F(MoveTest, AHostThatOnlyAsksForPlacesMayBeDrained) {
+  tell(93, "agent-3", "host-3", {{"2", 9, 1, true}});
+  EXPECT_EQ(last<wire::Places>(93), nullptr);
+  ask("host-3", "", true);
+  EXPECT_EQ(answer().kind, Reason::Kind::kMoves);
+  EXPECT_EQ(granted(93), Nodes{});
+  EXPECT_TRUE(last<wire::Places>(93)->drains);
 }
 
 // What is not on record yet is said to nobody.
