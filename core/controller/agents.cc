@@ -29,7 +29,10 @@ void Machine::receive(Link link, const wire::AgentState& m) {
     return reject(link, *std::move(why));
   }
   // The same agent may come back before the end of its former connection is known.
-  if (const Link former = link_of_agent(m.agent_id); former != 0 && former != link) dismiss(former);
+  if (const Link former = link_of_agent(m.agent_id); former != 0 && former != link) {
+    dismiss(former);
+    forget_agent(former);
+  }
   Agent& agent = agents_[link];
   const bool is_new = !std::exchange(agent.is_told, true);
   if (is_new) progress_told_.reset();  // It is told with all others.
@@ -43,7 +46,6 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   std::erase_if(missing_, [&](const Agent& missed) { return missed.agent_id == m.agent_id; });
   if (agent.book != book_.name()) {
     receive(link, wire::AskAddresses{});
-    if (!agents_.contains(link)) return;  // It has asked for more than it may.
   }
   std::map<std::string, PlaceWord> former;
   for (const auto& node_id : std::exchange(agent.nodes, {})) {
@@ -92,8 +94,6 @@ std::optional<Reason> Machine::too_much(const wire::AgentState& m, std::size_t p
 // places is heard. `former`: what it has said of them before.
 void Machine::take_up(Link link, const std::map<std::string, PlaceWord>& former) {
   Agent& agent = agents_.at(link);
-  const std::string agent_id =
-      agent.agent_id;  // What follows may end the job, and this connection.
   std::vector<wire::PlaceState> taken;
   std::vector<std::string> from_others;
   for (auto& place : std::exchange(agent.asks, {})) {
@@ -115,7 +115,7 @@ void Machine::take_up(Link link, const std::map<std::string, PlaceWord>& former)
     if (!assembled()) forget_arrival(node_id);
   }
   for (const auto& place : taken) {
-    if (const Rank rank = rank_of(place.node_id); rank != kNoRank) own(rank, agent_id);
+    if (const Rank rank = rank_of(place.node_id); rank != kNoRank) own(rank, agent.agent_id);
   }
   if (formation_.stage == Stage::kEnded) return;
   if (!changed_.empty()) store();
@@ -159,7 +159,7 @@ void Machine::forget_arrival(const std::string& node_id) {
 void Machine::answer_askers() {
   if (!std::exchange(owners_have_changed_, false) || formation_.stage == Stage::kEnded) return;
   for (const Link link : std::set<Link>(askers_)) {
-    if (askers_.contains(link)) take_up(link, {});
+    take_up(link, {});
   }
   if (!assembled()) askers_next_ = now_ + options_.host_silence;
 }

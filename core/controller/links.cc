@@ -79,7 +79,7 @@ void Machine::on(const Closed& e) {
   assign_free_places();
   answer_askers();
   key_values_.closed(e.link);
-  unanswered_.erase(e.link);
+  outbox_.closed(e.link);
   const auto peer = peers_.extract(e.link);
   if (peer.empty() || !peer.mapped().has_seat) return;
   if (peer.mapped().rank == kNoRank) {  // Before the ranks are given it just makes room.
@@ -124,10 +124,11 @@ void Machine::reject_word(Link link, const wire::Message& message) {
                 .total = static_cast<std::int64_t>(peers_.at(link).kind)});
 }
 
+// Nothing is heard of it or said to it any more. What is being done for it goes on to its end.
 void Machine::dismiss(Link link) {
-  stop_waiting(link);
-  forget_agent(link);
   if (const auto peer = peers_.find(link); peer != peers_.end()) peer->second.dismissed = true;
+  stop_waiting(link);
+  dismissed_.push_back(link);
   emit(Close{link});
 }
 

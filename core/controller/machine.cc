@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "base/assert.h"
-
 namespace holdfast::controller {
 
 using wire::Reason;
@@ -23,7 +21,8 @@ Machine::Machine(Options options, std::optional<wire::Formation> stored)
 Actions Machine::step(Instant now, const Event& event) {
   now_ = now;
   std::visit([&](const auto& e) { on(e); }, event);
-  return std::exchange(actions_, {});
+  for (const Link link : std::exchange(dismissed_, {})) forget_agent(link);
+  return outbox_.take();
 }
 
 wire::Formation Machine::formation() const {
@@ -57,57 +56,12 @@ void apply(const Store& store, wire::Formation& record) {
   }
 }
 
-void Machine::emit(Action action) {
-  if (const auto* store = std::get_if<Store>(&action)) {
-    auto& written = unstored_.emplace_back();
-    for (const auto& pair : store->kept) {
-      written.keys.push_back(pair.key);
-      ++unstored_keys_[pair.key];
-      written.bytes += pair.value.size();
-    }
-    unstored_bytes_ += written.bytes;
-  } else if (!unstored_.empty()) {
-    if (const Link asker = asker_of(action)) ++unanswered_[asker];
-    unstored_.back().held.push_back(std::move(action));
-    return;
-  }
-  actions_.push_back(std::move(action));
-}
-
 void Machine::on(const Stored&) {
-  HF_ASSERT(!unstored_.empty());
-  const auto less = [](auto& counts, const auto& of) {
-    const auto count = counts.find(of);
-    if (count != counts.end() && --count->second == 0) counts.erase(count);
-  };
-  Unstored durable = std::move(unstored_.front());
-  unstored_.pop_front();
-  unstored_bytes_ -= durable.bytes;
-  for (const auto& key : durable.keys) less(unstored_keys_, key);
-  for (auto& action : durable.held) {
-    less(unanswered_, asker_of(action));
-    actions_.push_back(std::move(action));
-  }
-}
-
-// Whose question it answers; 0: of nobody.
-Link Machine::asker_of(const Action& action) {
-  if (const auto* answer = std::get_if<Answer>(&action)) return answer->link;
-  const auto* send = std::get_if<Send>(&action);
-  const bool answers = send != nullptr && (std::holds_alternative<wire::Got>(send->message) ||
-                                           std::holds_alternative<wire::Kept>(send->message) ||
-                                           std::holds_alternative<wire::Addresses>(send->message));
-  return answers ? send->link : 0;
+  outbox_.stored();
 }
 
 std::size_t Machine::unanswered(Link link) const {
-  const auto held = unanswered_.find(link);
-  return key_values_.pending(link) + (held == unanswered_.end() ? 0 : held->second);
-}
-
-bool Machine::is_unstored(const std::vector<std::string>& keys) const {
-  return std::any_of(keys.begin(), keys.end(),
-                     [&](const auto& key) { return unstored_keys_.contains(key); });
+  return key_values_.pending(link) + outbox_.held_answers(link);
 }
 
 void Machine::note(Note::Kind kind, Rank rank, const Reason& reason, std::uint64_t detected_ns) {
@@ -115,7 +69,8 @@ void Machine::note(Note::Kind kind, Rank rank, const Reason& reason, std::uint64
 }
 
 void Machine::send(Link link, wire::Message message) {
-  if (link != 0) emit(Send{link, std::move(message)});
+  const auto peer = peers_.find(link);
+  if (peer != peers_.end() && !peer->second.dismissed) emit(Send{link, std::move(message)});
 }
 
 void Machine::tell_agents(const wire::Message& message) {
@@ -212,7 +167,7 @@ void Machine::receive(Link link, const wire::Put& m) {
   if (formation_.stage == Stage::kEnded) return tell_end(link);
   if (m.key == wire::kSucceeded) return reject_word(link, m);  // The scheduler alone puts that.
   // Whoever belongs to the job comes again, and says it again.
-  if (unanswered(link) >= kMaxUnanswered || unstored_bytes_ > kMaxStoredBytes) {
+  if (unanswered(link) >= kMaxUnanswered || outbox_.unstored_bytes() > kMaxStoredBytes) {
     return dismiss(link);
   }
   const auto put = key_values_.put(m);
@@ -241,7 +196,7 @@ void Machine::receive(Link link, const wire::Get& m) {
     Action answer = found ? Action(Answer{link, m.id, std::move(found)})
                           : Action(Send{link, wire::Got{.id = m.id}});
     // What is durable may be told while something else is being stored.
-    if (!is_unstored(m.keys)) return actions_.push_back(std::move(answer));
+    if (!outbox_.is_unstored(m.keys)) return outbox_.add_at_once(std::move(answer));
     emit(std::move(answer));
   }
   if (unanswered(link) > kMaxUnanswered) dismiss(link);

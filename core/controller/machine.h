@@ -2,15 +2,11 @@
 //
 // Pure: no clock, no I/O, no threads, no randomness, no unordered containers. The same state and
 // the same event give the same actions. What it says to others it says only once the record behind
-// it is durable: every action after a Store is held back until that Store is answered by Stored,
-// but for what is told of key-values that are durable already. Stores themselves wait for nothing:
-// several may be unanswered, and are made durable in order. Why it is right:
-// docs/protocol/recovery.md.
+// it is durable (Outbox). Why it is right: docs/protocol/recovery.md.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <initializer_list>
 #include <map>
 #include <optional>
@@ -24,7 +20,9 @@
 #include "base/ids.h"
 #include "core/address_book.h"
 #include "core/controller/belief.h"
+#include "core/controller/events.h"
 #include "core/controller/key_values.h"
+#include "core/controller/outbox.h"
 #include "core/planner/planner.h"
 #include "core/table.h"
 #include "wire/formation.h"
@@ -48,103 +46,6 @@ struct Options {
   bool comes_back = false;         // Somebody starts it again, after whatever end it may find.
   Duration agent_patience{};       // How long that agent is waited for, after the end.
 };
-
-// What may happen.
-struct Started {  // As the journal has them.
-  std::vector<wire::KeyValue> kept;
-  std::vector<wire::Writer> writers;
-};
-// There is a connection, and who is at its other end has proven to belong to the job, as a process
-// of this kind. It comes once, and before anything that is received there.
-struct Connected {
-  Link link = 0;
-  wire::PeerKind kind = wire::PeerKind::kWorker;
-};
-struct Received {
-  Link link = 0;
-  wire::Message message;
-};
-// What has come there can not be read, and nothing more of it is. `why` names its address.
-struct Unreadable {
-  Link link = 0;
-  std::string why;
-};
-struct Closed {
-  Link link = 0;
-};
-struct ProvenDead {  // The shell has proof that this process of the scheduler's own host is gone.
-  std::string node_id;
-  Incarnation incarnation = 0;
-};
-// The kernel of its host says that nobody listens where this process did: it is dead. Answers a
-// Probe.
-struct NotThere {
-  std::string node_id;
-  Incarnation incarnation = 0;
-};
-struct Stored {};  // The oldest unanswered Store is durable.
-struct TimePassed {};
-struct Interrupted {  // Somebody ends the scheduler.
-  std::int32_t signal = 0;
-};
-using Event = std::variant<Started, Connected, Received, Unreadable, Closed, ProvenDead, NotThere,
-                           Stored, TimePassed, Interrupted>;
-
-// What must be done, in this order.
-using Store = wire::Changes;  // To be made durable, and answered by Stored.
-// What is on record once the store is durable.
-void apply(const Store& store, wire::Formation& record);
-struct Send {
-  Link link = 0;
-  wire::Message message;
-};
-struct Close {
-  Link link = 0;
-};
-// Whether somebody listens at the endpoint of this process is to be seen. Only a refusal is
-// answered.
-struct Probe {
-  std::string node_id;
-  Incarnation incarnation = 0;
-  std::string endpoint;
-};
-struct Seeker {  // Who asks for a place that it can not have.
-  std::string node_id;
-  std::string host;
-  std::int64_t pid = 0;
-};
-struct Note {  // For traces and reports; decides nothing.
-  enum class Kind : std::uint8_t {
-    kFault,
-    kStop,
-    kPlan,
-    kRepaired,
-    kResume,
-    kRecovered,
-    kHow,
-    kRefused,  // Somebody said what is not for it to say, or can not be.
-    kTaken,    // `seeker` can not have a place, or has to wait, because others have them.
-  };
-  Kind kind = Kind::kFault;
-  Generation generation = 0;
-  Version version = 0;
-  Rank rank = kNoRank;  // kFault: the lost rank. kHow: the rank whose death is explained by now.
-  wire::Reason reason = {};
-  std::uint64_t detected_ns = 0;  // kFault: when its agent knew, by our clock; 0: not known.
-  Seeker seeker = {};             // kTaken
-  std::uint64_t steps_lost = 0;   // kPlan: that were known to be committed, and are not any more.
-};
-struct End {
-  bool success = false;
-  wire::Reason reason;
-};
-// All who are here have been told of the end: exit once nobody is here. Agents of other hosts hang
-// up by themselves when they have heard it.
-struct Leave {
-  bool lingers = false;  // Somebody who has not heard of it looks for us: stay for a while.
-};
-using Action = std::variant<Store, Send, Answer, Close, Probe, Note, End, Leave>;
-using Actions = std::vector<Action>;
 
 // What a seat is: whether a process holds it, and whether its training has ended.
 enum class SeatState : std::uint8_t {
@@ -492,10 +393,8 @@ class Machine {
   [[nodiscard]] Rank ended_rank() const;
   [[nodiscard]] Rank world_size() const { return static_cast<Rank>(members_.size()); }
 
-  void emit(Action action);
-  [[nodiscard]] static Link asker_of(const Action& action);
+  void emit(Action action) { outbox_.add(std::move(action)); }
   [[nodiscard]] std::size_t unanswered(Link link) const;
-  [[nodiscard]] bool is_unstored(const std::vector<std::string>& keys) const;
   void note(Note::Kind kind, Rank rank, const wire::Reason& reason, std::uint64_t detected_ns = 0);
   void store();
   void send(Link link, wire::Message message);
@@ -523,6 +422,7 @@ class Machine {
   AddressBook book_;                         // Which the agents were told of last.
   bool is_book_old_ = false;                 // A place has changed since.
   std::map<Link, Peer> peers_;
+  std::vector<Link> dismissed_;  // By the event that is being handled.
   // Processes that ask for a place which they can not have yet; there may be several for one.
   std::map<Link, wire::Register> pending_;
   std::map<std::string, std::set<Link>> waiting_;  // The same, by node id.
@@ -568,16 +468,7 @@ class Machine {
   Instant now_{};
   Instant started_{};
   Instant waiting_since_{};  // Since when ranks are stopped.
-  struct Unstored {
-    std::vector<std::string> keys;  // Which it gives values,
-    std::size_t bytes = 0;          // of so many bytes.
-    Actions held;                   // All after it, up to the next one.
-  };
-  std::deque<Unstored> unstored_;  // Stores that are not answered, the oldest first.
-  std::size_t unstored_bytes_ = 0;
-  std::map<std::string, std::size_t> unstored_keys_;  // How many of these stores each is in.
-  std::map<Link, std::size_t> unanswered_;            // Answers that are held, by who has asked.
-  Actions actions_;
+  Outbox outbox_;
 };
 
 }  // namespace holdfast::controller

@@ -65,6 +65,7 @@ void Machine::on(const TimePassed&) {
 
 // Whoever is the run's first can not begin without etcd, and says so. All others wait for it.
 void Machine::fail(const Error& why) {
+  cannot_put_ = cannot_put_ || state_ == State::kTrying;
   if (std::exchange(said_, why.what) != why.what) actions_.push_back(SayWhy{why});
   const bool is_first = !options_.standby && options_.self.attempt <= 1;
   const Instant until = answered_ + (is_first ? kFirstPatience : options_.patience);
@@ -79,8 +80,12 @@ void Machine::on(const Looked& e) {
     since_.reset();
     free_since_.reset();
   }
-  answered_ = now_;
-  said_.clear();
+  // An etcd that can be read but not written, as where its disk is full, has not answered.
+  if (e.key) cannot_put_ = false;
+  if (!cannot_put_) {
+    answered_ = now_;
+    said_.clear();
+  }
   has_journal_ = e.has_journal;
   journal_run_ = e.run;
   if (e.key) {

@@ -164,9 +164,10 @@ class Machine {
   std::size_t event_ = 0;  // That is being handled.
   Instant now_{};
   Instant next_look_;
-  Instant asked_{};         // Etcd, when it had an answer last,
-  Instant answered_;        // and when that came.
-  std::optional<Key> key_;  // That is there.
+  Instant asked_{};          // Etcd, when it had an answer last,
+  Instant answered_;         // and when that came.
+  bool cannot_put_ = false;  // Its key, when it tried last.
+  std::optional<Key> key_;   // That is there.
   // In each look since then: it was there, or none was.
   std::optional<Instant> since_, free_since_;
   std::optional<Instant> last_seen_;  // Any key.

@@ -289,6 +289,29 @@ TEST_F(ElectionTest, NobodyWaitsForEverForEtcd) {
   EXPECT_TRUE(find<GiveUp>(fail(why)));
 }
 
+TEST_F(ElectionTest, NobodyTriesForEverToPutItsKey) {
+  const Error full{Blame::kWorld, "its disk is full"};
+  int said = 0;
+  const Instant began = now_;
+  while (true) {
+    ASSERT_EQ(tried(see({}, {}, 500ms)), kRun);
+    const auto actions = step(Tried{9, std::nullopt, full});
+    if (find<SayWhy>(actions)) ++said;
+    if (find<GiveUp>(actions)) break;
+    ASSERT_LT(now_, began + 20s);
+  }
+  EXPECT_EQ(said, 1);
+  EXPECT_GT(now_, began + 9s);
+}
+
+TEST_F(ElectionTest, ThatAnotherOneLeadsEndsItsOwnFailing) {
+  (void)see({}, {});
+  (void)step(Tried{9, std::nullopt, {Blame::kWorld, "its disk is full"}});
+  (void)see(key_of(kFormer), kFormer, 20s);
+  EXPECT_TRUE(find<SayWhy>(fail({Blame::kWorld, "no answer"})));
+  EXPECT_TRUE(waits());
+}
+
 TEST_F(ElectionTest, ARunsFirstWaitsForTenSeconds) {
   options_.patience = 60s;
   const Error why{Blame::kWorld, "no answer"};
