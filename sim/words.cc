@@ -121,8 +121,7 @@ std::string to_words(const wire::Message& message) {
   return std::visit(
       Match{
           [](const wire::Register& m) {
-            return cat("Register ", m.node_id, " attempt ", m.attempt, " generation ",
-                       m.generation);
+            return cat("Register ", m.node_id, " attempt ", m.attempt);
           },
           [](const wire::Assignment& m) {
             const bool acts = m.order.act != wire::Act::kKeep;
@@ -361,9 +360,7 @@ std::uint64_t print_of(const wire::Message& message) {
   const auto kind = static_cast<std::uint64_t>(message.index());
   return std::visit(
       Match{
-          [&](const wire::Register& m) {
-            return derive(kind, m.incarnation, m.attempt, m.generation);
-          },
+          [&](const wire::Register& m) { return derive(kind, m.incarnation, m.attempt); },
           [&](const wire::Assignment& m) {
             return derive(kind, m.rank, m.generation, m.version,
                           static_cast<std::uint64_t>(m.stage),

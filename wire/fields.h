@@ -40,14 +40,14 @@ constexpr auto bounded(Bounded<Struct, Member> member) {
 }
 
 template <class Struct, class... Members>
-constexpr auto numbered(Bounded<Struct, Members>... members) {
-  std::uint32_t number = 0;
-  return std::tuple{Field<Struct, Members>{++number, members.member, members.bounds}...};
+constexpr auto numbered(std::uint32_t number, Bounded<Struct, Members>... members) {
+  return std::tuple{Field<Struct, Members>{number++, members.member, members.bounds}...};
 }
-// Numbers the members 1, 2, 3, ... as they are listed: each one as &Struct::member, or bounded().
-template <class... Members>
+// Numbers the members 1, 2, 3, ..., or from kFirst on, as they are listed: each one as
+// &Struct::member, or bounded().
+template <std::uint32_t kFirst = 1, class... Members>
 constexpr auto in_order(Members... members) {
-  return numbered(bounded(members)...);
+  return numbered(kFirst, bounded(members)...);
 }
 
 template <class Struct>
@@ -55,10 +55,10 @@ struct Fields;
 
 template <>
 struct Fields<Register> {
-  static constexpr auto kList =
+  static constexpr auto kList = std::tuple_cat(
       in_order(&Register::job, &Register::node_id, &Register::incarnation, &Register::attempt,
-               &Register::host, &Register::pid, &Register::protocol, &Register::generation,
-               &Register::memory, &Register::endpoint, &Register::domain);
+               &Register::host, &Register::pid, &Register::protocol),
+      in_order<9>(&Register::memory, &Register::endpoint, &Register::domain));
 };
 template <>
 struct Fields<Ending> {
@@ -79,9 +79,10 @@ struct Fields<Reason> {
 template <>
 struct Fields<Seat> {
   static constexpr auto kList =
-      in_order(&Seat::node_id, &Seat::role, &Seat::incarnation, &Seat::attempt, &Seat::pid,
-               &Seat::host, &Seat::domain, &Seat::endpoint, &Seat::finished, &Seat::version,
-               &Seat::memory, &Seat::moved, &Seat::agent, &Seat::given);
+      std::tuple_cat(in_order(&Seat::node_id),
+                     in_order<3>(&Seat::incarnation, &Seat::attempt, &Seat::pid, &Seat::host,
+                                 &Seat::domain, &Seat::endpoint, &Seat::finished, &Seat::version,
+                                 &Seat::memory, &Seat::moved, &Seat::agent, &Seat::given));
 };
 template <>
 struct Fields<Location> {
@@ -120,7 +121,7 @@ struct Fields<Assignment> {
       std::tuple_cat(in_order(&Assignment::rank, &Assignment::world_size, &Assignment::run_id,
                               &Assignment::generation, &Assignment::stage, &Assignment::version,
                               &Assignment::order, &Assignment::ended, &Assignment::cause),
-                     std::tuple{Field<Assignment, std::uint64_t>{11, &Assignment::addresses, {}}});
+                     in_order<11>(&Assignment::addresses));
 };
 template <>
 struct Fields<Refused> {

@@ -17,15 +17,9 @@ namespace holdfast::wire {
 // or agents.
 inline constexpr std::size_t kMaxListLength = 65536;
 
-enum class Role : std::uint8_t { kWorker, kServer, kSpareHost };
-[[nodiscard]] constexpr bool is_known(Role role) {
-  return role <= Role::kSpareHost;
-}
-
 // One rank of the roster, and the process that holds it.
 struct Seat {
   std::string node_id;
-  Role role = Role::kWorker;
   Incarnation incarnation = 0;  // 0: no process has it.
   std::uint64_t attempt = 0;
   std::int64_t pid = 0;

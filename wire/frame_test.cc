@@ -70,7 +70,7 @@ TEST(Frame, FailsAlikeHoweverTheBytesComeIn) {
 }
 
 TEST(Frame, FindsEverySingleFlippedBit) {
-  const std::string good = frame(Register{"job", "a", 7, 1, "host", 42, kProtocol, 3});
+  const std::string good = frame(Register{"job", "a", 7, 1, "host", 42, kProtocol});
   for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
     std::string bad = good;
     bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << (bit % 8)));

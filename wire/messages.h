@@ -19,7 +19,7 @@
 
 namespace holdfast::wire {
 
-inline constexpr std::uint32_t kProtocol = 10;  // Raised when an older peer could misunderstand us.
+inline constexpr std::uint32_t kProtocol = 11;  // Raised when an older peer could misunderstand us.
 
 // worker → scheduler, first on every connection; again after every reconnection.
 struct Register {
@@ -30,10 +30,9 @@ struct Register {
   std::string host;
   std::int64_t pid = 0;
   std::uint32_t protocol = kProtocol;
-  Generation generation = 0;  // The formation that it trains in, or was last stopped for; 0: none.
-  std::string memory;         // Names the memory it can share: only with whoever says the same.
-  std::string endpoint;       // Where workers on other hosts reach it; empty: they can not.
-  std::string domain;         // What fails together with it; empty: its memory alone.
+  std::string memory;    // Names the memory it can share: only with whoever says the same.
+  std::string endpoint;  // Where workers on other hosts reach it; empty: they can not.
+  std::string domain;    // What fails together with it; empty: its memory alone.
   bool operator==(const Register&) const = default;
 };
 

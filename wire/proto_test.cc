@@ -40,7 +40,7 @@ std::string protoc(const std::string& what, std::string_view type, const std::st
 const std::vector<std::string> kTexts = {
     "job: \"job\"\nnode_id: \"n\\303\\266de\"\nincarnation: 18446744073709551615\n"
     "attempt: 18446744073709551615\nhost: \"host\"\npid: -9223372036854775808\n"
-    "protocol: 4294967295\ngeneration: 18446744073709551615\nmemory: \"memory\"\n"
+    "protocol: 4294967295\nmemory: \"memory\"\n"
     "endpoint: \"endpoint\"\ndomain: \"domain\"\n",
     "rank: -2147483648\nworld_size: 2147483647\nrun_id: 18446744073709551615\n"
     "generation: 18446744073709551615\nstage: STAGE_ENDED\nversion: 18446744073709551615\n"
@@ -122,7 +122,7 @@ TEST(Proto, ProtocReadsAndWritesTheFormation) {
   const std::string text =
       "job: \"job\"\nrun_id: 18446744073709551615\ngeneration: 18446744073709551615\n"
       "stage: STAGE_ENDED\nversion: 18446744073709551615\nrecoveries: 18446744073709551615\n"
-      "roster {\n  node_id: \"a\"\n  role: ROLE_SPARE_HOST\n"
+      "roster {\n  node_id: \"a\"\n"
       "  incarnation: 18446744073709551615\n  attempt: 18446744073709551615\n  pid: -5\n"
       "  host: \"h\"\n  domain: \"d\"\n  endpoint: \"e\"\n  finished: true\n"
       "  version: 18446744073709551615\n  memory: \"m\"\n  moved: true\n  agent: \"agent\"\n  "

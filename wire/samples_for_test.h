@@ -34,8 +34,8 @@ inline Reason extreme_reason() {
 
 inline std::vector<Message> extreme_messages() {
   return {
-      Register{"job", "nöde", kMost, kMost, "host", kLeast64, 4294967295U, kMost, "memory",
-               "endpoint", "domain"},
+      Register{"job", "nöde", kMost, kMost, "host", kLeast64, 4294967295U, "memory", "endpoint",
+               "domain"},
       Assignment{kLeast32,
                  kMost32,
                  kMost,
@@ -85,21 +85,20 @@ inline std::vector<Message> extreme_messages() {
 }
 
 inline Formation extreme_formation() {
-  return {.job = "job",
-          .run_id = kMost,
-          .generation = kMost,
-          .stage = Stage::kEnded,
-          .version = kNoVersion,
-          .recoveries = kMost,
-          .roster = {{"a", Role::kSpareHost, kMost, kMost, -5, "h", "d", "e", "m", true, "agent",
-                      true, true, kMost},
-                     {}},
-          .orders = {{Act::kReceive, {kMost32, "host", "endpoint"}}, {}},
-          .cause = extreme_reason(),
-          .success = true,
-          .end = extreme_reason(),
-          .drained = {"a", ""},
-          .reached = kMost};
+  return {
+      .job = "job",
+      .run_id = kMost,
+      .generation = kMost,
+      .stage = Stage::kEnded,
+      .version = kNoVersion,
+      .recoveries = kMost,
+      .roster = {{"a", kMost, kMost, -5, "h", "d", "e", "m", true, "agent", true, true, kMost}, {}},
+      .orders = {{Act::kReceive, {kMost32, "host", "endpoint"}}, {}},
+      .cause = extreme_reason(),
+      .success = true,
+      .end = extreme_reason(),
+      .drained = {"a", ""},
+      .reached = kMost};
 }
 
 // Flips, cuts, doubles and overwrites.

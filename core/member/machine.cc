@@ -51,7 +51,6 @@ void Machine::on(const Connected& e) {
   connected_ = true;
   self_.endpoint = e.endpoint;
   greeted_ = settled_ = false;
-  self_.generation = std::max(stopped_for_, running_);
   send(self_);
 }
 
