@@ -31,8 +31,9 @@ namespace {
 void begin_early(hf_worker* worker, const runtime::Identity& identity) {
   runtime::Worker& of = *worker->worker;
   worker->early = std::make_shared<CurrentGeneration>(
-      CurrentGeneration::Options{identity.directory, identity.run_id, of.settings().topo_timeout,
-                                 [](Generation) { return false; }});
+      CurrentGeneration::Options{.directory = identity.directory,
+                                 .run_id = identity.run_id,
+                                 .join_timeout = of.settings().topo_timeout});
   (void)worker->early->begin(capi::kEarly, of.neighbours().layout());
   of.on_stop([early = worker->early](Generation) {
     early->abort(capi::kEarly);

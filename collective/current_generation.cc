@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "collective/team.h"
-
 namespace holdfast::collective {
 
 std::stop_token CurrentGeneration::begin(Generation generation, Layout layout) {
@@ -11,11 +9,14 @@ std::stop_token CurrentGeneration::begin(Generation generation, Layout layout) {
   std::shared_ptr<Group> old;  // Ends after the lock: its thread may want it.
   const std::lock_guard lock(mutex_);
   old = std::move(now_.world);
-  now_ = {
-      .generation = generation, .world = nullptr, .aborted = false, .layout = std::move(shared)};
-  forming_ = std::stop_source{};
-  if (is_aborted()) forming_.request_stop();
-  return forming_.get_token();
+  ending_ = std::stop_source{};
+  now_ = {.generation = generation,
+          .world = nullptr,
+          .aborted = false,
+          .layout = std::move(shared),
+          .on_abort = ending_.get_token()};
+  if (is_aborted()) ending_.request_stop();
+  return now_.on_abort;
 }
 
 void CurrentGeneration::formed(std::shared_ptr<Group> world) {
@@ -35,22 +36,18 @@ CurrentGeneration::Now CurrentGeneration::now() const {
 bool CurrentGeneration::abort(Generation generation) {
   const std::lock_guard lock(mutex_);
   aborted_ = std::max(aborted_, generation);
-  for (Team* team : teams_) team->abort(generation);
+  was_aborted_.notify_all();
   if (!is_aborted()) return true;
-  forming_.request_stop();
+  ending_.request_stop();
   if (!now_.world) return true;
   now_.world->abort();
   return now_.world->is_idle();
 }
 
-void CurrentGeneration::enlist(Team& team) {
-  const std::lock_guard lock(mutex_);
-  teams_.insert(&team);
-}
-
-void CurrentGeneration::dismiss(Team& team) {
-  const std::lock_guard lock(mutex_);
-  teams_.erase(&team);
+bool CurrentGeneration::wait_for_abort(Generation generation) {
+  std::unique_lock lock(mutex_);
+  return was_aborted_.wait_for(lock, options_.abort_patience,
+                               [&] { return aborted_ >= generation; });
 }
 
 }  // namespace holdfast::collective

@@ -1,12 +1,11 @@
-// CurrentGeneration: all groups of the generation that this process is in. It ends them when it is
-// told to. It knows whether they have ended, by that or because a peer has ended the world's group.
-// The trainer's machine knows what the scheduler has said of the generation.
+// CurrentGeneration: the generation that this process is in. It ends all groups of it when it is
+// told to, and it alone knows up to which generation it was told so. It knows also whether a peer
+// has ended the world's group.
 #pragma once
 
-#include <functional>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <stop_token>
 #include <string>
 #include <utility>
@@ -16,8 +15,6 @@
 
 namespace holdfast::collective {
 
-class Team;
-
 // Any thread.
 class CurrentGeneration {
  public:
@@ -25,9 +22,8 @@ class CurrentGeneration {
     std::string directory;  // The teams' folders lie in it.
     std::uint64_t run_id = 0;
     Duration join_timeout{};
-    // After a team could not form: waits for the word that this generation is aborted. False: there
-    // is none, so that something else is wrong.
-    std::function<bool(Generation)> wait_for_abort;
+    // How long a team that could not form waits for the word that its generation is aborted.
+    Duration abort_patience{};
   };
   explicit CurrentGeneration(Options options) : options_(std::move(options)) {}
 
@@ -45,25 +41,26 @@ class CurrentGeneration {
     std::shared_ptr<Group> world;
     bool aborted = false;
     std::shared_ptr<const Layout> layout;  // Of the world; null before the first begin().
+    // Stopped by abort(): whoever forms a group of this generation, or has one, goes by it.
+    std::stop_token on_abort;
   };
   [[nodiscard]] Now now() const;
 
   // Ends the groups of `generation` and of those before, and their forming. Waits for no group.
   // Returns whether no operation that was started is under way in the world's group.
   bool abort(Generation generation);
+  // Waits for that. False: it has not come in time, so that something else is wrong.
+  [[nodiscard]] bool wait_for_abort(Generation generation);
 
  private:
-  friend class Team;
-  void enlist(Team& team);
-  void dismiss(Team& team);
   [[nodiscard]] bool is_aborted() const { return aborted_ >= now_.generation; }
 
   const Options options_;
   mutable std::mutex mutex_;
   Now now_;
   Generation aborted_ = 0;  // This and all before.
-  std::stop_source forming_;
-  std::set<Team*> teams_;
+  std::condition_variable was_aborted_;
+  std::stop_source ending_;  // Of what now_ has the token.
 };
 
 }  // namespace holdfast::collective

@@ -557,8 +557,7 @@ TEST(Span, TeamsLieAcrossHostsToo) {
       const auto current = std::make_shared<CurrentGeneration>(
           CurrentGeneration::Options{.directory = job.directory_of(job.host_of(rank)),
                                      .run_id = 7,
-                                     .join_timeout = std::chrono::minutes(1),
-                                     .wait_for_abort = [](Generation) { return false; }});
+                                     .join_timeout = std::chrono::minutes(1)});
       for (Generation generation = 1; generation < 4; ++generation) {
         (void)current->begin(generation, job.layout(rank));
         EXPECT_EQ(current->now().layout->host_of.size(), 5U);

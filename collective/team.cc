@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/text.h"
-#include "collective/current_generation.h"
 #include "os/folder.h"
 
 namespace holdfast::collective {
@@ -49,18 +48,14 @@ Result<std::unique_ptr<Team>> Team::open(std::shared_ptr<CurrentGeneration> curr
 }
 
 Team::Team(std::shared_ptr<CurrentGeneration> current, Members members)
-    : current_(std::move(current)), members_(std::move(members)) {
-  current_->enlist(*this);
-}
+    : current_(std::move(current)), members_(std::move(members)) {}
 
 Team::~Team() {
-  current_->dismiss(*this);
   const bool idle = queue_.is_idle();
   std::shared_ptr<Group> group = members_.name.empty() ? current_->now().world : nullptr;
   {
     const std::lock_guard lock(mutex_);
-    closing_ = true;
-    stop_.request_stop();
+    closing_.request_stop();
     if (group_) group = group_;
   }
   if (!idle && group) group->abort();
@@ -91,11 +86,11 @@ Result<std::shared_ptr<Group>> Team::enter() {
   if (members_.name.empty()) return now.world;
   {
     const std::lock_guard lock(mutex_);
-    if (closing_) return std::shared_ptr<Group>();
+    if (closing_.stop_requested()) return std::shared_ptr<Group>();
     if (group_ && generation_ == now.generation) return group_;
   }
   if (now.generation == 0 || now.aborted) return std::shared_ptr<Group>();
-  return form(now.generation, *now.layout);
+  return form(now);
 }
 
 // Where the ranks of this team lie.
@@ -108,39 +103,39 @@ Layout Team::layout_in(const Layout& world) const {
   return mine;
 }
 
-Result<std::shared_ptr<Group>> Team::form(Generation generation, const Layout& world) {
-  std::stop_token cancel;
+Result<std::shared_ptr<Group>> Team::form(const CurrentGeneration::Now& now) {
   std::shared_ptr<Group> old;  // Aborted before; ends outside of the lock.
   {
     const std::lock_guard lock(mutex_);
-    if (closing_) return std::shared_ptr<Group>();
+    on_abort_.reset();
     old = std::move(group_);
-    generation_ = generation;
-    stop_ = std::stop_source{};
-    cancel = stop_.get_token();
   }
   if (old) old->abort();
-  // It came before there was something to stop.
-  if (current_->now().aborted) return std::shared_ptr<Group>();
   const CurrentGeneration::Options& job = current_->options();
   Group::Options options{.directory = cat(job.directory, "/", members_.name),
-                         .generation = generation,
+                         .generation = now.generation,
                          .run_id = job.run_id,
                          .rank = members_.me,
                          .world_size = size(),
-                         .layout = layout_in(world),
+                         .layout = layout_in(*now.layout),
                          .group = members_.name,
                          .world_ranks = members_.ranks};
   options.join_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(job.join_timeout);
   if (const auto made = os::Folder::make(options.directory); !made) return made.error();
-  auto joined = Group::join(options, cancel);
+  std::stop_source cancel;
+  const auto end = [&cancel] { cancel.request_stop(); };
+  const std::stop_callback by_abort(now.on_abort, end);
+  const std::stop_callback by_close(closing_.get_token(), end);
+  auto joined = Group::join(options, cancel.get_token());
   if (!joined) {
-    if (cancel.stop_requested() || job.wait_for_abort(generation)) return std::shared_ptr<Group>();
-    return joined.error();
+    const bool is_told = cancel.stop_requested() || current_->wait_for_abort(now.generation);
+    return is_told ? Result(std::shared_ptr<Group>()) : joined.error();
   }
   const std::lock_guard lock(mutex_);
+  generation_ = now.generation;
   group_ = *std::move(joined);
-  if (cancel.stop_requested()) group_->abort();
+  on_abort_.emplace(now.on_abort, [group = group_] { group->abort(); });
+  if (closing_.stop_requested()) group_->abort();
   return group_;
 }
 
@@ -156,13 +151,6 @@ Team& Team::pair(int from, int to, unsigned tag) {
                                       from, "-", to, tag == 0 ? "" : cat(".", tag))}));
   }
   return *team;
-}
-
-void Team::abort(Generation generation) {
-  const std::lock_guard lock(mutex_);
-  if (generation_ > generation) return;
-  stop_.request_stop();
-  if (group_) group_->abort();
 }
 
 }  // namespace holdfast::collective

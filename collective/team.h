@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -17,12 +18,11 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "collective/current_generation.h"
 #include "collective/group.h"
 #include "collective/queue.h"
 
 namespace holdfast::collective {
-
-class CurrentGeneration;
 
 // Any thread.
 class Team {
@@ -55,7 +55,6 @@ class Team {
   [[nodiscard]] Team& pair(int from, int to, unsigned tag);
 
  private:
-  friend class CurrentGeneration;
   struct Members {
     std::vector<Rank> ranks;  // In the order of the team's own ranks.
     int me = 0;               // This process's rank in the team.
@@ -66,19 +65,17 @@ class Team {
   // The group of the current generation; null: there is none.
   [[nodiscard]] Result<std::shared_ptr<Group>> enter();
   // Null as well.
-  [[nodiscard]] Result<std::shared_ptr<Group>> form(Generation generation, const Layout& world);
+  [[nodiscard]] Result<std::shared_ptr<Group>> form(const CurrentGeneration::Now& now);
   [[nodiscard]] Layout layout_in(const Layout& world) const;
-  // Ends the group of `generation` or of one before. Never blocks.
-  void abort(Generation generation);
 
   std::shared_ptr<CurrentGeneration> current_;
   Members members_;
   std::mutex turn_;   // Held by whoever performs an operation.
   std::mutex mutex_;  // Of the next four; held for moments only.
-  bool closing_ = false;
-  Generation generation_ = 0;     // That of group_, or of the one that forms.
-  std::shared_ptr<Group> group_;  // Null: none has formed.
-  std::stop_source stop_;
+  std::stop_source closing_;
+  Generation generation_ = 0;                                          // That of group_.
+  std::shared_ptr<Group> group_;                                       // Null: none has formed.
+  std::optional<std::stop_callback<std::function<void()>>> on_abort_;  // Ends group_.
   std::mutex pairs_mutex_;
   std::map<std::tuple<int, int, unsigned>, std::unique_ptr<Team>> pairs_;
   Queue queue_;  // Last: its thread uses all above.

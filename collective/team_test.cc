@@ -20,11 +20,8 @@ using Current = std::shared_ptr<CurrentGeneration>;
 
 Current current_of(const TestJob& job) {
   const Group::Options options = job.options(0);
-  return std::make_shared<CurrentGeneration>(
-      CurrentGeneration::Options{.directory = options.directory,
-                                 .run_id = options.run_id,
-                                 .join_timeout = 1min,
-                                 .wait_for_abort = [](Generation) { return false; }});
+  return std::make_shared<CurrentGeneration>(CurrentGeneration::Options{
+      .directory = options.directory, .run_id = options.run_id, .join_timeout = 1min});
 }
 
 // Each of `members` opens the team, in a thread of its own and in generation 1, and does `body`.
@@ -235,6 +232,8 @@ TEST(CurrentGeneration, EndsTheFormingOfTheWorldsGroupAndTheGroup) {
   current->abort(3);  // Word of a generation that this process does not know yet.
   EXPECT_TRUE(current->begin(2).stop_requested());
   EXPECT_EQ(current->now().world, nullptr);
+  EXPECT_TRUE(current->wait_for_abort(3));
+  EXPECT_FALSE(current->wait_for_abort(4));
   EXPECT_FALSE(current->begin(4).stop_requested());
   job.base().generation = 4;
   const std::shared_ptr<Group> group = job.join(0);

@@ -32,10 +32,7 @@ collective::CurrentGeneration::Options current_options(Worker& worker, const Ide
   return {.directory = identity.directory,
           .run_id = identity.run_id,
           .join_timeout = worker.settings().replacement_timeout,
-          .wait_for_abort = [&worker](Generation generation) {
-            const Duration limit = worker.settings().node_timeout;
-            return !worker.solo() && worker.wait_for_abort(generation, limit).has_value();
-          }};
+          .abort_patience = worker.solo() ? Duration{} : worker.settings().node_timeout};
 }
 
 }  // namespace

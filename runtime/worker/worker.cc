@@ -553,15 +553,6 @@ Status Worker::pause(Duration limit) {
   return waited ? Status{} : Status{waited.error()};
 }
 
-Status Worker::wait_for_abort(Generation generation, Duration limit) {
-  Control& c = *control_;
-  std::unique_lock lock(c.mutex);
-  const auto said = c.wait(lock, limit, [&] { return c.trainer.aborted() >= generation; });
-  if (!said) return said.error();
-  if (*said) return {};
-  return Error{Blame::kWorld, "the collectives were ended, but the scheduler told of no fault"};
-}
-
 Status Worker::end() {
   if (solo() || waits_spare()) return {};
   tell(trainer::EndCalled{});

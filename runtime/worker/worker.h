@@ -74,9 +74,6 @@ class Worker {
   // Waits for `limit`. Errors: the job is over (why); the scheduler has been gone for longer than
   // HOLDFAST_SCHEDULER_TIMEOUT.
   [[nodiscard]] Status pause(Duration limit);
-  // Waits until the collectives of `generation` or of a later one were ended. Errors: those of
-  // pause(); `limit` has passed.
-  [[nodiscard]] Status wait_for_abort(Generation generation, Duration limit);
 
   // Tells the scheduler that this rank's training has ended in good order (where Session::join()
   // never came back: without training), and waits until that is on record, at most for
