@@ -98,25 +98,20 @@ class Process {
     if (connection_) connection_->send(a.message);
   }
   void carry_out(const member::RankGiven&);
-  void carry_out(const member::Abort&) { later(member::Parked{holding_}); }
-  void carry_out(const member::Repair& a) {
-    holding_ = {.version = a.version, .staged = a.version};
-    later(member::RepairDone{holding_});
-  }
-  void carry_out(const member::Go& a);
+  void carry_out(const Assigned& a);
   void carry_out(const member::AwaitAddresses&);
   void carry_out(const member::Released&) {}
-  void carry_out(const member::StopRepair&) {}
   void carry_out(const member::Say&) {}
   void carry_out(const member::GiveUp&) { die("a process gave up"); }
-  void later(member::Event event);
+  void say(wire::Message message);  // Later, as a trainer does.
 
   Cluster& cluster_;
   const int number_;
   std::uint64_t life_ = 0;
   bool lost_ = false;
   bool back_ = false;  // It has heard of the job on this connection.
-  Holding holding_;
+  Version version_ = kNoVersion;
+  Generation running_ = 0;
   std::optional<member::Machine> machine_;
   std::shared_ptr<io::Connection> connection_;
 };
@@ -216,7 +211,8 @@ class Cluster {
 void Process::start() {
   ++life_;
   lost_ = false;
-  holding_ = {};
+  version_ = kNoVersion;
+  running_ = 0;
   machine_.emplace(wire::Register{.job = cluster_.settings.job,
                                   .node_id = std::to_string(number_),
                                   .incarnation = incarnation(),
@@ -224,7 +220,6 @@ void Process::start() {
                                   .host = cluster_.host_of(number_).name(),
                                   .pid = number_ + 1,
                                   .memory = cluster_.host_of(number_).name()});
-  (void)machine_->step(member::Parked{holding_});
   connect();
 }
 
@@ -269,9 +264,19 @@ void Process::carry_out(const member::AwaitAddresses& /*unused*/) {
   cluster_.loop.post([this] { cluster_.host_of(number_).show(*this); });
 }
 
-void Process::carry_out(const member::Go& a) {
-  later(member::Committed{a.version + 1, 0});
-  holding_.version = holding_.staged = a.version + 1;
+// Its trainer is quick.
+void Process::carry_out(const Assigned& a) {
+  const wire::Assignment& m = a.part;
+  if (m.generation <= running_) return;
+  if (m.stage == wire::Stage::kStopping) say(wire::Report{m.generation, version_, version_});
+  if (m.stage == wire::Stage::kRepairing && m.order.act != wire::Act::kKeep) {
+    version_ = m.version;
+    say(wire::Repaired{m.generation});
+  }
+  if (m.stage != wire::Stage::kRunning || !a.peers) return;
+  running_ = m.generation;
+  version_ = m.version + 1;
+  say(wire::Progress{running_, version_, 0});
   cluster_.happened(Cluster::Event::kGone);
 }
 
@@ -281,9 +286,9 @@ void Process::step(const member::Event& event) {
   }
 }
 
-void Process::later(member::Event event) {
-  cluster_.loop.post([this, life = life_, event = std::move(event)] {
-    if (life == life_) step(event);
+void Process::say(wire::Message message) {
+  cluster_.loop.post([this, life = life_, message = std::move(message)] {
+    if (life == life_) step(member::Told{message});
   });
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "core/planner/holders.h"
 #include "sim/words.h"
 #include "sim/world.h"
 
@@ -44,13 +45,13 @@ bool World::complete(const Worker& worker) const {
          operations[worker.operation].arrivals == setup_.ranks;
 }
 
-// What its wards pass on in the step under way.
+// What its wards give it in the step under way.
 bool World::has_come(const Worker& worker) const {
-  const auto& passed = groups_.at(worker.joined).passed;
+  const auto& given = groups_.at(worker.joined).given;
   const auto all = wards(worker);
   return std::all_of(all.begin(), all.end(), [&](Rank ward) {
-    const auto found = passed.find(ward);
-    return found != passed.end() && found->second == arena(worker).staged;
+    const auto found = given.find(ward);
+    return found != given.end() && found->second == arena(worker).staged;
   });
 }
 
@@ -74,15 +75,16 @@ bool World::can_train(const Worker& worker) const {
            worker.repair_stopped;
   }
   if (is<trainer::LeaveGroup>(work)) return !worker.sums_busy;
-  const bool passes = is<trainer::PassCopies>(work);
+  const bool exchanges = is<trainer::ExchangeCopies>(work);
   const bool waits =
       is<trainer::AwaitSums>(work) ||
-      (worker.half && (passes || is<trainer::Arrive>(work) || is<trainer::JoinGroup>(work)));
-  const bool meets = waits || passes || is<trainer::Arrive>(work) || is<trainer::JoinGroup>(work);
+      (worker.half && (exchanges || is<trainer::Arrive>(work) || is<trainer::JoinGroup>(work)));
+  const bool meets =
+      waits || exchanges || is<trainer::Arrive>(work) || is<trainer::JoinGroup>(work);
   if (meets && is_cut_off(worker) && !has_ended(worker)) return false;
   if (!waits) return true;
   if (groups_.at(worker.joined).aborted) return !worker.sums_busy;
-  if (passes) return has_come(worker);
+  if (exchanges) return has_come(worker);
   return is<trainer::JoinGroup>(work) ? has_formed(worker) : complete(worker);
 }
 
@@ -219,34 +221,42 @@ void World::carry_out(Index index, const trainer::Action& action) {
   if (log_) tell(cat("    ", worker.node_id, "'s trainer: ", to_words(action)));
   fold(action.index());
   if (const auto* given = std::get_if<trainer::Do>(&action)) {
-    if (is<trainer::Repair>(given->work)) worker.said_parked = false;
+    if (is<trainer::Repair>(given->work)) worker.said_parked = worker.repair_stopped = false;
     worker.work.push_back(given->work);
-  } else if (const auto* parked = std::get_if<trainer::SayParked>(&action)) {
-    worker.said_parked = true;
-    if (worker.sums_busy) checkers_.violate("S6: a rank has said that it is parked while it sums");
-    tell_member(index, member::Parked{parked->holding});
-  } else if (const auto* repaired = std::get_if<trainer::SayRepaired>(&action)) {
-    worker.said_parked = true;
-    tell_member(index, member::RepairDone{repaired->holding});
-  } else if (const auto* committed = std::get_if<trainer::SayCommitted>(&action)) {
-    tell_member(index, member::Committed{committed->version, committed->loss});
-  } else if (std::holds_alternative<trainer::SayGroupEnded>(action)) {
-    tell_member(index, member::GroupEnded{});
-  } else if (const auto* ended = std::get_if<trainer::SayEnded>(&action)) {
-    tell_member(index, member::TrainingEnded{ended->version});
+  } else if (const auto* said = std::get_if<trainer::Say>(&action)) {
+    const bool reports = std::holds_alternative<wire::Report>(said->message);
+    if (reports || std::holds_alternative<wire::Repaired>(said->message)) worker.said_parked = true;
+    if (reports && worker.sums_busy) checkers_.violate("S6: a rank has reported while it sums");
+    tell_member(index, member::Told{said->message});
   } else if (const auto* stop = std::get_if<trainer::StopGroup>(&action)) {
     worker.stopped_up_to = std::max(worker.stopped_up_to, stop->generation);
     stop_group(index);
-  } else if (const auto* resumed = std::get_if<trainer::NoteResumed>(&action)) {
-    worker.said_parked = false;
-    const auto at = static_cast<std::size_t>(worker.rank);
-    const bool is_fenced =
-        has_durable_roster() && durable_->roster.at(at).incarnation != worker.incarnation;
-    if (is_out_of_sight(worker) && is_fenced) return;  // It hears late what was said long ago.
-    auto arenas = arenas_in_use();
-    arenas[at] = arena(worker);
-    checkers_.went(worker.rank, resumed->generation, resumed->version, arenas);
+  } else if (std::holds_alternative<trainer::StopRepair>(action)) {
+    worker.repair_stopped = true;
+  } else if (const auto* resumed = std::get_if<trainer::Resume>(&action)) {
+    resume(index, *resumed);
   }
+}
+
+void World::resume(Index index, const trainer::Resume& action) {
+  Worker& worker = workers_[index];
+  worker.said_parked = false;
+  if (action.ended == kNoRank) checkers_.met(action.generation, action.peers->places());
+  worker.host_of.assign(static_cast<std::size_t>(setup_.ranks), 0);
+  const auto& peers = action.peers->places();
+  for (std::size_t rank = 0; rank < peers.size(); ++rank) {
+    const std::string& endpoint = peers[rank].endpoint;
+    worker.host_of[rank] = host_named(endpoint.substr(0, endpoint.find(':')));
+  }
+  if (setup_.hosts)
+    worker.holder_of = planner::holders({worker.host_of.begin(), worker.host_of.end()});
+  const auto at = static_cast<std::size_t>(worker.rank);
+  const bool is_fenced =
+      has_durable_roster() && durable_->roster.at(at).incarnation != worker.incarnation;
+  if (is_out_of_sight(worker) && is_fenced) return;  // It hears late what was said long ago.
+  auto arenas = arenas_in_use();
+  arenas[at] = arena(worker);
+  checkers_.went(worker.rank, action.generation, action.version, arenas);
 }
 
 void World::stop_group(Index index) {
@@ -314,11 +324,11 @@ bool World::begin(Index index, const trainer::JoinGroup& work) {
 }
 
 // It has given its own part once it waits for its wards'.
-bool World::begin(Index index, const trainer::PassCopies& work) {
+bool World::begin(Index index, const trainer::ExchangeCopies& work) {
   Worker& worker = workers_[index];
   Group& group = groups_[worker.joined];
   if (group.aborted) return false;
-  group.passed[worker.rank] = work.version;
+  group.given[worker.rank] = work.version;
   for (const Rank ward : wards(worker)) {
     PrivatePart& part = held(host_of(worker), worker.rank, ward);
     if (part.has(work.version)) part.staged = part.version;  // Once more, after a void step.
@@ -456,15 +466,16 @@ void World::end(Index index, const trainer::Stage& work) {
   tell_trainer(index, trainer::Staged{});
 }
 
-void World::end(Index index, const trainer::PassCopies& work) {
+void World::end(Index index, const trainer::ExchangeCopies& work) {
   Worker& worker = workers_[index];
   const bool done = worker.joined != 0 && has_come(worker) &&
                     (!groups_[worker.joined].aborted || choices_.pick(2) == 0);
   for (const Rank ward : wards(worker)) {
     if (done) held(host_of(worker), worker.rank, ward) = {work.version - 1, work.version};
   }
-  tell_trainer(index, trainer::Passed{done ? trainer::Outcome::kDone : trainer::Outcome::kStopped,
-                                      holding(worker).held});
+  tell_trainer(index,
+               trainer::CopiesExchanged{done ? trainer::Outcome::kDone : trainer::Outcome::kStopped,
+                                        holding(worker).held});
 }
 
 // P50: the step lies on two hosts once it is committed, unless one is lost just now.

@@ -227,15 +227,7 @@ std::string to_words(const member::Action& action) {
       Match{
           [](const member::Send& a) { return cat("says ", to_words(a.message)); },
           [](const member::RankGiven& a) { return cat("is rank ", a.rank, " of ", a.world_size); },
-          [](const member::Abort& a) { return cat("abort generation ", a.generation); },
-          [](const member::Repair& a) {
-            return cat("repair in generation ", a.generation, " to ", version(a.version), ": ",
-                       order(a.order));
-          },
-          [](const member::StopRepair&) { return std::string("stop the repair"); },
-          [](const member::Go& a) {
-            return cat("go in generation ", a.generation, " from ", version(a.version));
-          },
+          [](const Assigned& a) { return cat("assigned: ", to_words(a.part)); },
           [](const member::AwaitAddresses&) { return std::string("look for addresses"); },
           [](const member::Released&) { return std::string("released"); },
           [](const member::Say& a) { return cat("to the user: ", in_words(a.reason)); },
@@ -286,8 +278,8 @@ std::string to_words(const trainer::Work& work) {
           [](const trainer::LeaveGroup&) { return std::string("leave the group"); },
           [](const trainer::AwaitSums&) { return std::string("await the sums"); },
           [](const trainer::Stage& w) { return cat("stage ", version(w.version)); },
-          [](const trainer::PassCopies& w) {
-            return cat("pass private parts of ", version(w.version));
+          [](const trainer::ExchangeCopies& w) {
+            return cat("exchange private parts of ", version(w.version));
           },
           [](const trainer::Arrive&) { return std::string("arrive at the commit barrier"); },
           [](const trainer::Update&) { return std::string("update"); },
@@ -297,21 +289,19 @@ std::string to_words(const trainer::Work& work) {
 }
 
 std::string to_words(const trainer::Action& action) {
-  const auto held = [](const Holding& holding) {
-    return cat(version(holding.version), " staged ", version(holding.staged),
-               in_words(holding.held));
-  };
   return std::visit(
       Match{
           [](const trainer::Do& a) { return cat("do: ", to_words(a.work)); },
-          [&](const trainer::SayParked& a) { return cat("parked with ", held(a.holding)); },
-          [&](const trainer::SayRepaired& a) { return cat("repaired: ", held(a.holding)); },
-          [](const trainer::SayCommitted& a) { return cat("committed ", version(a.version)); },
-          [](const trainer::SayGroupEnded&) { return std::string("group ended"); },
-          [](const trainer::SayEnded& a) { return cat("ended at ", version(a.version)); },
+          [](const trainer::Say& a) { return cat("says ", to_words(a.message)); },
           [](const trainer::StopGroup& a) { return cat("stop the group of ", a.generation); },
-          [](const trainer::NoteResumed& a) {
-            return cat("resumed in generation ", a.generation, " at ", version(a.version));
+          [](const trainer::StopRepair&) { return std::string("stop the repair"); },
+          [](const trainer::Resume& a) {
+            return cat("resume in generation ", a.generation, " at ", version(a.version));
+          },
+          [](const trainer::NoteStopped& a) { return cat("stopped in generation ", a.generation); },
+          [](const trainer::NoteParked& a) {
+            return cat("parked with ", version(a.holding.version), " staged ",
+                       version(a.holding.staged), in_words(a.holding.held));
           },
       },
       action);

@@ -4,7 +4,6 @@
 
 #include "base/prng.h"
 #include "base/text.h"
-#include "core/planner/holders.h"
 #include "sim/words.h"
 #include "sim/world.h"
 
@@ -112,15 +111,8 @@ void World::carry_out(Index index, const member::Action& action) {
     }
     worker.rank = placed->rank;
     if (worker.program == Program::kUnplaced) begin_exchange(index);
-  } else if (const auto* abort = std::get_if<member::Abort>(&action)) {
-    tell_trainer(index, trainer::Stopped{abort->generation});
-  } else if (std::holds_alternative<member::StopRepair>(action)) {
-    worker.repair_stopped = true;
-  } else if (const auto* repair = std::get_if<member::Repair>(&action)) {
-    worker.repair_stopped = false;
-    tell_trainer(index, trainer::RepairOrdered{repair->generation, repair->version, repair->order});
-  } else if (const auto* go_on = std::get_if<member::Go>(&action)) {
-    go(index, *go_on);
+  } else if (const auto* assigned = std::get_if<Assigned>(&action)) {
+    tell_trainer(index, *assigned);
   } else if (std::holds_alternative<member::AwaitAddresses>(action)) {
     worker.addresses_seen = 0;
     worker.addresses_due = now_ + kAddressesPatience;
@@ -134,20 +126,6 @@ void World::carry_out(Index index, const member::Action& action) {
     const bool stood_by = over->stood_by && worker.program == Program::kUnplaced;
     if (worker.program != Program::kTraining) worker.leaving = stood_by ? 0 : 1;
   }
-}
-
-void World::go(Index index, const member::Go& action) {
-  Worker& worker = workers_[index];
-  if (action.ended == kNoRank) checkers_.met(action.generation, action.peers->places());
-  worker.host_of.assign(static_cast<std::size_t>(setup_.ranks), 0);
-  const auto& peers = action.peers->places();
-  for (std::size_t rank = 0; rank < peers.size(); ++rank) {
-    const std::string& endpoint = peers[rank].endpoint;
-    worker.host_of[rank] = host_named(endpoint.substr(0, endpoint.find(':')));
-  }
-  if (setup_.hosts)
-    worker.holder_of = planner::holders({worker.host_of.begin(), worker.host_of.end()});
-  tell_trainer(index, trainer::GoOrdered{action.generation, action.version, action.ended});
 }
 
 // What its agent has left, it looks at once.

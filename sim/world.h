@@ -138,7 +138,7 @@ class World {
       Version step = 0;
     };
     std::vector<Operation> operations;
-    std::map<Rank, Version> passed;  // What each rank has given to its holder last.
+    std::map<Rank, Version> given;  // What each rank has given to its holder last.
   };
   struct PrivatePart {  // Of one rank, where its holder has it.
     Version version = kNoVersion;
@@ -330,7 +330,6 @@ class World {
   void carry_out(Index worker, const member::Action& action);
   void list_addresses(Index worker);
   void find_addresses(Index worker);
-  void go(Index worker, const member::Go& action);
   void send_up(Index link, const wire::Message& message);
   void die(Index worker, std::int32_t code, bool lifeline, bool loses);
 
@@ -358,12 +357,13 @@ class World {
   void train(Index worker);
   void open(Index worker);
   void carry_out(Index worker, const trainer::Action& action);
+  void resume(Index worker, const trainer::Resume& action);
   void stop_group(Index worker);
   void sums_end(Index worker);
   // The first half of a work; false: there is none, or it can not be done.
   bool begin(Index worker, const trainer::Repair& work);
   bool begin(Index worker, const trainer::JoinGroup& work);
-  bool begin(Index worker, const trainer::PassCopies& work);
+  bool begin(Index worker, const trainer::ExchangeCopies& work);
   bool begin(Index worker, const trainer::Arrive&);
   bool begin(Index worker, const trainer::Update&);
   template <class Other>
@@ -376,7 +376,7 @@ class World {
   void end(Index worker, const trainer::LeaveGroup&);
   void end(Index worker, const trainer::AwaitSums&);
   void end(Index worker, const trainer::Stage& work);
-  void end(Index worker, const trainer::PassCopies& work);
+  void end(Index worker, const trainer::ExchangeCopies& work);
   void end(Index worker, const trainer::Arrive&);
   void end(Index worker, const trainer::Update&);
   void end(Index worker, const trainer::Return& result);

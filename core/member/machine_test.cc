@@ -8,19 +8,15 @@ namespace {
 
 using wire::Stage;
 
-constexpr auto kFinish = wire::Act::kFinish;
-
 // This rank's part of a formation.
-wire::Assignment part(Stage stage, Generation generation, Version version = 0,
-                      const wire::Order& order = {}, Rank ended = kNoRank) {
+wire::Assignment part(Stage stage, Generation generation, Version version = 0) {
   return {.rank = 0,
           .world_size = 1,
           .run_id = 7,
           .generation = generation,
           .stage = stage,
           .version = version,
-          .order = order,
-          .ended = ended,
+          .order = {},
           .cause = {}};
 }
 
@@ -28,11 +24,10 @@ class MemberTest : public ::testing::Test {
  protected:
   Actions hear(wire::Message message) { return machine_.step(Received{std::move(message)}); }
 
-  // Accepted, parked at `version` and stopped for `generation`.
-  void park(Generation generation, Version version) {
+  // It has its rank.
+  void place() {
     (void)machine_.step(Connected{});
-    (void)hear(part(Stage::kStopping, generation));
-    (void)machine_.step(Parked{{version, version}});
+    (void)hear(part(Stage::kStopping, 1));
   }
 
   template <class Action>
@@ -56,19 +51,20 @@ class MemberTest : public ::testing::Test {
   Machine machine_{wire::Register{.job = "job", .node_id = "w0", .incarnation = 1}};
 };
 
-TEST_F(MemberTest, ReportsOnceItIsParkedAndStopped) {
-  (void)machine_.step(Connected{});
-  EXPECT_EQ(said<wire::Report>(hear(part(Stage::kStopping, 1))), nullptr);
-  const auto actions = machine_.step(Parked{{5, 6}});
-  const auto* report = said<wire::Report>(actions);
-  ASSERT_NE(report, nullptr);
-  EXPECT_EQ(*report, (wire::Report{1, 5, 6}));
+TEST_F(MemberTest, PassesOnWhatItIsToldAsLongAsThereIsAConnection) {
+  place();
+  EXPECT_NE(said<wire::Report>(machine_.step(Told{wire::Report{1, 5, 5}})), nullptr);
+  (void)machine_.step(Disconnected{});
+  EXPECT_TRUE(machine_.step(Told{wire::Report{1, 5, 5}}).empty());
 }
 
-TEST_F(MemberTest, SaysNothingWithoutAConnection) {
-  park(1, 5);
+TEST_F(MemberTest, SaysWhichAssignmentIsTheFirstOnAConnection) {
+  place();
+  EXPECT_FALSE(find<Assigned>(hear(part(Stage::kStopping, 2)))->is_first);
   (void)machine_.step(Disconnected{});
-  EXPECT_EQ(find<Send>(hear(part(Stage::kStopping, 2))), nullptr);
+  (void)machine_.step(Connected{});
+  EXPECT_TRUE(find<Assigned>(hear(part(Stage::kStopping, 2)))->is_first);
+  EXPECT_FALSE(find<Assigned>(hear(part(Stage::kStopping, 2)))->is_first);
 }
 
 // Two ranks on two hosts. This one has an agent, unless said otherwise.
@@ -81,6 +77,11 @@ class MemberOfHostsTest : public MemberTest {
   void SetUp() override {
     machine_ = Machine(wire::Register{.job = "job", .node_id = "w0", .attempt = 1});
   }
+  // With whom it may train.
+  static const AddressBook* peers(const Actions& actions) {
+    const auto* assigned = find<Assigned>(actions);
+    return assigned == nullptr ? nullptr : assigned->peers.get();
+  }
   static std::shared_ptr<const AddressBook> book_of(const AddressBook& book) {
     return std::make_shared<AddressBook>(book);
   }
@@ -91,24 +92,25 @@ class MemberOfHostsTest : public MemberTest {
 TEST_F(MemberOfHostsTest, StopsAtOnceAndGoesOnceItKnowsWhereTheOthersAre) {
   (void)machine_.step(Connected{"a:1"});
   auto actions = hear(with(book_, part(Stage::kStopping, 1)));
+  EXPECT_NE(find<Assigned>(actions), nullptr);
   EXPECT_NE(find<AwaitAddresses>(actions), nullptr);
   EXPECT_EQ(find<RankGiven>(actions), nullptr);
   actions = machine_.step(AddressesFound{book_of(book_)});
   ASSERT_NE(find<RankGiven>(actions), nullptr);
   EXPECT_EQ(find<RankGiven>(actions)->peers->places(), book_.places());
-  EXPECT_NE(said<wire::Report>(machine_.step(Parked{{5, 5}})), nullptr);
   // The other one is replaced.
   actions = hear(with(next_, part(Stage::kRunning, 1, 5)));
   EXPECT_NE(find<AwaitAddresses>(actions), nullptr);
-  EXPECT_EQ(find<Go>(actions), nullptr);
+  EXPECT_EQ(peers(actions), nullptr);
   EXPECT_TRUE(machine_.step(AddressesFound{book_of(book_)}).empty()) << "these are too old";
-  // And once more, before anybody has left the addresses: it reports, and goes nowhere.
-  EXPECT_NE(said<wire::Report>(hear(with(book_, part(Stage::kStopping, 2)))), nullptr);
+  // And once more, before anybody has left the addresses: it stops, and goes nowhere.
+  EXPECT_NE(find<Assigned>(hear(with(book_, part(Stage::kStopping, 2)))), nullptr);
   EXPECT_FALSE(machine_.awaits_addresses());
   actions = hear(with(next_, part(Stage::kRunning, 2, 5)));
+  EXPECT_EQ(peers(actions), nullptr);
   actions = machine_.step(AddressesFound{book_of(next_)});
-  ASSERT_NE(find<Go>(actions), nullptr);
-  EXPECT_EQ(find<Go>(actions)->peers->places(), next_.places());
+  ASSERT_NE(peers(actions), nullptr);
+  EXPECT_EQ(peers(actions)->places(), next_.places());
   EXPECT_FALSE(machine_.awaits_addresses());
 }
 
@@ -148,102 +150,22 @@ TEST_F(MemberOfHostsTest, IsGivenItsRankByAnyBookThatHasItsPlace) {
 }
 
 TEST_F(MemberOfHostsTest, GoesWithTheNewestBookIfItsOwnIsGone) {
-  park(1, 5);
+  place();
   (void)hear(with(book_, part(Stage::kRunning, 1, 5)));
   (void)machine_.step(AddressesOverdue{});
-  EXPECT_EQ(find<Go>(hear(next_.whole())), nullptr);
+  EXPECT_EQ(find<Assigned>(hear(next_.whole())), nullptr);
   const auto actions = hear(with(next_, part(Stage::kRunning, 1, 5)));
-  ASSERT_NE(find<Go>(actions), nullptr);
-  EXPECT_EQ(find<Go>(actions)->peers->places(), next_.places());
+  ASSERT_NE(peers(actions), nullptr);
+  EXPECT_EQ(peers(actions)->places(), next_.places());
 }
 
 TEST_F(MemberOfHostsTest, NeedsNoneWhereAllShareOneMemory) {
-  park(1, 5);
+  place();
   (void)hear(with(book_, part(Stage::kStopping, 2, 5)));
   (void)machine_.step(AddressesFound{book_of(book_)});
   const auto actions = hear(part(Stage::kRunning, 2, 5));
-  ASSERT_NE(find<Go>(actions), nullptr);
-  EXPECT_TRUE(find<Go>(actions)->peers->places().empty());
-}
-
-TEST_F(MemberTest, HearsWhoWillNeverJoin) {
-  park(1, 5);
-  const auto actions = hear(part(Stage::kRunning, 1, 5, {}, 2));
-  const auto* go = find<Go>(actions);
-  ASSERT_NE(go, nullptr);
-  EXPECT_EQ(go->ended, 2);
-}
-
-TEST_F(MemberTest, IgnoresAResumeOfAGenerationThatWasGivenUp) {
-  park(1, 5);
-  (void)hear(part(Stage::kStopping, 2));
-  EXPECT_EQ(find<Go>(hear(part(Stage::kRunning, 1, 5))), nullptr);
-  EXPECT_NE(find<Go>(hear(part(Stage::kRunning, 2, 5))), nullptr);
-}
-
-TEST_F(MemberTest, IgnoresARepairOfAGenerationThatWasGivenUp) {
-  park(1, 5);
-  (void)hear(part(Stage::kStopping, 2));
-  EXPECT_EQ(find<Repair>(hear(part(Stage::kRepairing, 1, 6, {kFinish, {}}))), nullptr);
-}
-
-TEST_F(MemberTest, RepairsOnceAndAnswersEveryTime) {
-  park(1, 5);
-  const auto repair = part(Stage::kRepairing, 1, 6, {kFinish, {}});
-  EXPECT_NE(find<Repair>(hear(repair)), nullptr);
-  EXPECT_NE(said<wire::Repaired>(machine_.step(RepairDone{{6, 6}})), nullptr);
-  const auto again = hear(repair);
-  EXPECT_EQ(find<Repair>(again), nullptr);
-  EXPECT_NE(said<wire::Repaired>(again), nullptr);
-}
-
-TEST_F(MemberTest, ReportsWhatItHoldsWhenItWasStoppedWhileRepairing) {
-  park(1, kNoVersion);
-  (void)hear(part(Stage::kRepairing, 1, 5,
-                  {wire::Act::kReceive, {.holder = 1, .host = {}, .endpoint = {}}}));
-  EXPECT_EQ(said<wire::Report>(hear(part(Stage::kStopping, 2))), nullptr);
-  const auto actions = machine_.step(RepairDone{{5, 5}});
-  EXPECT_EQ(said<wire::Repaired>(actions), nullptr);
-  ASSERT_NE(said<wire::Report>(actions), nullptr);
-  EXPECT_EQ(*said<wire::Report>(actions), (wire::Report{2, 5, 5}));
-}
-
-TEST_F(MemberTest, WouldRatherFailThanTrainFromAnotherVersion) {
-  park(1, 5);
-  const auto actions = hear(part(Stage::kRunning, 1, 6));
-  EXPECT_EQ(find<Go>(actions), nullptr);
-  EXPECT_NE(said<wire::Failed>(actions), nullptr);
-}
-
-TEST_F(MemberTest, AStopInTrainingEndsTheCollectivesOfThatGeneration) {
-  park(1, 5);
-  (void)hear(part(Stage::kRunning, 1, 5));
-  const auto actions = hear(part(Stage::kStopping, 2));
-  ASSERT_NE(find<Abort>(actions), nullptr);
-  EXPECT_EQ(find<Abort>(actions)->generation, 1U);
-}
-
-TEST_F(MemberTest, AStopOfTheGenerationItTrainsInIsOld) {
-  park(1, 5);
-  (void)hear(part(Stage::kRunning, 1, 5));
-  EXPECT_TRUE(hear(part(Stage::kStopping, 1)).empty());
-}
-
-TEST_F(MemberTest, SaysItsEndAgainAfterAReconnection) {
-  park(1, 5);
-  (void)hear(part(Stage::kRunning, 1, 5));
-  (void)machine_.step(TrainingEnded{9});
-  (void)machine_.step(Disconnected{});
-  (void)machine_.step(Connected{});
-  const auto actions = hear(part(Stage::kStopping, 1));
-  ASSERT_NE(said<wire::Finished>(actions), nullptr);
-  EXPECT_EQ(said<wire::Finished>(actions)->version, 9U);
-  EXPECT_NE(find<Released>(hear(wire::Farewell{})), nullptr);
-}
-
-TEST_F(MemberTest, AFarewellIsNothingToWhoStillTrains) {
-  park(1, 5);
-  EXPECT_TRUE(hear(wire::Farewell{}).empty());
+  ASSERT_NE(peers(actions), nullptr);
+  EXPECT_TRUE(peers(actions)->places().empty());
 }
 
 TEST_F(MemberTest, WaitsAsLongAsItIsNew) {
@@ -279,12 +201,12 @@ TEST_F(MemberTest, HasStoodByWhereAnotherHadItsPlaceUntilTheJobHadEndedWell) {
       EXPECT_EQ(find<GiveUp>(actions)->stood_by, success && kind != Kind::kAssembling);
     }
   }
-  park(1, 5);  // This one had a place.
+  place();  // This one had a place.
   EXPECT_FALSE(find<GiveUp>(hear(wire::JobEnded{true, {}}))->stood_by);
 }
 
 TEST_F(MemberTest, EndsWhenItsPlaceWasGivenAway) {
-  park(1, 5);
+  place();
   (void)machine_.step(Disconnected{});
   (void)machine_.step(Connected{});
   const auto actions = hear(wire::Waiting{{.kind = wire::Reason::Kind::kLeased}});
@@ -293,7 +215,7 @@ TEST_F(MemberTest, EndsWhenItsPlaceWasGivenAway) {
 }
 
 TEST_F(MemberTest, GivesUpOnceOnly) {
-  park(1, 5);
+  place();
   EXPECT_NE(find<GiveUp>(hear(wire::JobEnded{true, {}})), nullptr);
   EXPECT_TRUE(hear(wire::JobEnded{true, {}}).empty());
 }

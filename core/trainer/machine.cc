@@ -21,10 +21,10 @@ constexpr Row kTransitions[] = {
     {S::kOpened, kEvent<JoinCalled>, S::kRepairing, "alone, with nothing in its arena"},
     {S::kOpened, kEvent<JoinCalled>, S::kGoing, "alone"},
     {S::kRepairing, kEvent<Repaired>, S::kGoing, "alone"},
-    {S::kParked, kEvent<RepairOrdered>, S::kRepairing, "at the start, and after a fault"},
+    {S::kParked, kEvent<Assigned>, S::kRepairing, "an order, at the start or after a fault"},
     {S::kRepairing, kEvent<Repaired>, S::kParked},
-    {S::kParked, kEvent<GoOrdered>, S::kGoing},
-    {S::kParked, kEvent<GoOrdered>, S::kForming, "it was called to begin a step"},
+    {S::kParked, kEvent<Assigned>, S::kGoing, "its generation is running"},
+    {S::kParked, kEvent<Assigned>, S::kForming, "the same, and it was called to begin a step"},
     {S::kGoing, kEvent<StepBegun>, S::kForming},
     {S::kGoing, kEvent<StepBegun>, S::kLeaving, "its generation was aborted meanwhile"},
     {S::kForming, kEvent<Formed>, S::kStepping},
@@ -41,13 +41,14 @@ constexpr Row kTransitions[] = {
     {S::kSumming, kEvent<GroupStopped>, S::kSpokenFor},
     {S::kSumming, kEvent<SumsIdle>, S::kSpokenFor},
     {S::kStaging, kEvent<Staged>, S::kArriving},
-    {S::kStaging, kEvent<Staged>, S::kPassing, "private parts have holders on other hosts"},
+    {S::kStaging, kEvent<Staged>, S::kExchanging, "private parts have holders on other hosts"},
     {S::kStaging, kEvent<Staged>, S::kUpdating, "unprotected: without a barrier"},
-    {S::kPassing, kEvent<Passed>, S::kArriving},
-    {S::kPassing, kEvent<Passed>, S::kUncertain, "a fault came"},
-    {S::kPassing, kEvent<Passed>, S::kLeaving, "a fault came, and its generation was aborted"},
-    {S::kPassing, kEvent<GroupStopped>, S::kSpokenFor},
-    {S::kPassing, kEvent<SumsIdle>, S::kSpokenFor},
+    {S::kExchanging, kEvent<CopiesExchanged>, S::kArriving},
+    {S::kExchanging, kEvent<CopiesExchanged>, S::kUncertain, "a fault came"},
+    {S::kExchanging, kEvent<CopiesExchanged>, S::kLeaving,
+     "a fault came, and its generation was aborted"},
+    {S::kExchanging, kEvent<GroupStopped>, S::kSpokenFor},
+    {S::kExchanging, kEvent<SumsIdle>, S::kSpokenFor},
     {S::kArriving, kEvent<Arrived>, S::kUpdating},
     {S::kArriving, kEvent<Arrived>, S::kUncertain, "a fault came"},
     {S::kArriving, kEvent<Arrived>, S::kLeaving, "a fault came, and its generation was aborted"},
@@ -55,7 +56,7 @@ constexpr Row kTransitions[] = {
     {S::kArriving, kEvent<SumsIdle>, S::kSpokenFor},
     {S::kUpdating, kEvent<Updated>, S::kStepping},
     {S::kSpokenFor, kEvent<SumsDone>, S::kLeaving},
-    {S::kSpokenFor, kEvent<Passed>, S::kLeaving},
+    {S::kSpokenFor, kEvent<CopiesExchanged>, S::kLeaving},
     {S::kSpokenFor, kEvent<Arrived>, S::kLeaving},
     {S::kUncertain, kEvent<GroupStopped>, S::kLeaving},
     {S::kLeaving, kEvent<LeftGroup>, S::kParked},
@@ -80,10 +81,10 @@ std::span<const Transition<State>> transitions() {
 }
 
 const char* name(State state) {
-  constexpr const char* kNames[kStates] = {"opened",    "parked",   "repairing", "going",
-                                           "forming",   "stepping", "summing",   "staging",
-                                           "passing",   "arriving", "updating",  "spoken for",
-                                           "uncertain", "leaving",  "ending",    "over"};
+  constexpr const char* kNames[kStates] = {"opened",     "parked",   "repairing", "going",
+                                           "forming",    "stepping", "summing",   "staging",
+                                           "exchanging", "arriving", "updating",  "spoken for",
+                                           "uncertain",  "leaving",  "ending",    "over"};
   return kNames[static_cast<std::size_t>(state)];
 }
 
@@ -174,7 +175,8 @@ void Machine::on(const EndCalled&) {
   const bool trained = state_ != State::kOpened;
   enter(State::kEnding);
   deadline_ = now_ + options_.scheduler_timeout;
-  actions_.push_back(SayEnded{trained ? holding_.version : kNoVersion});
+  finished_ = wire::Finished{generation_, trained ? holding_.version : kNoVersion};
+  say(*finished_);
   rest();
 }
 
@@ -198,7 +200,7 @@ void Machine::form() {
 
 void Machine::on(const Formed& e) {
   linked_ = e.linked;
-  passes_ = e.passes;
+  exchanges_ = e.exchanges;
   holding_.held = e.held;
   if (e.ended || stopped()) return lose_group(options_.replacement_timeout);
   enter(State::kStepping);
@@ -230,17 +232,17 @@ void Machine::on(const Staged&) {
   HF_ASSERT(state_ == State::kStaging);
   holding_.staged = target_;
   if (!options_.protect) return update();
-  if (!passes_) return arrive();
-  enter(State::kPassing);
-  work(PassCopies{target_});
+  if (!exchanges_) return arrive();
+  enter(State::kExchanging);
+  work(ExchangeCopies{target_});
 }
 
 // Whoever holds something of another rank has that step of it before it arrives. So once the
 // barrier is complete anywhere, the step lies on two hosts.
-void Machine::on(const Passed& e) {
+void Machine::on(const CopiesExchanged& e) {
   holding_.held = e.held;
   if (state_ == State::kSpokenFor) return leave(true);
-  HF_ASSERT(state_ == State::kPassing);
+  HF_ASSERT(state_ == State::kExchanging);
   if (e.outcome != Outcome::kDone) return met(e.outcome, "");
   arrive();
 }
@@ -273,7 +275,7 @@ void Machine::on(const Updated&) {
   if (told_generation_ != generation_ || now_ - told_at_ >= options_.progress_interval) {
     told_generation_ = generation_;
     told_at_ = now_;
-    actions_.push_back(SayCommitted{target_, loss_});
+    say(wire::Progress{generation_, target_, loss_});
   }
   back(Return::What::kCommitted);
 }
@@ -287,8 +289,8 @@ void Machine::met(Outcome outcome, const std::string& why) {
 
 // ---- A fault ------------------------------------------------------------------------------------
 
-// Its group has ended, or never was. Until the member machine has stopped this generation, nobody
-// knows why.
+// Its group has ended, or never was. Until the scheduler has stopped this generation, nobody knows
+// why.
 void Machine::lose_group(Duration patience) {
   reformed_ = true;
   // It has kept no step to go back to, and a plan could only say that of something else.
@@ -306,7 +308,7 @@ void Machine::lose_group(Duration patience) {
   rest();
 }
 
-// `said`: "Parked" was said already.
+// `said`: it has reported already.
 void Machine::leave(bool said) {
   said_ = said;
   deadline_.reset();
@@ -329,9 +331,50 @@ void Machine::park() {
   rest();
 }
 
-void Machine::on(const Stopped& e) {
-  aborted_ = std::max(aborted_, e.generation);
-  if (e.generation >= generation_) actions_.push_back(StopGroup{e.generation});
+void Machine::say_parked() {
+  actions_.push_back(NoteParked{holding_, generation_, called_at_});
+  if (stopped_for_ > generation_) report();
+}
+
+void Machine::report() {
+  say(wire::Report{stopped_for_, holding_.version, holding_.staged, holding_.private_is_own,
+                   holding_.held});
+}
+
+// Nothing changes what it holds before an order does.
+bool Machine::is_at_rest() const {
+  return state_ == State::kParked || state_ == State::kSpokenFor ||
+         (state_ == State::kLeaving && said_);
+}
+
+void Machine::on(const Assigned& e) {
+  const wire::Assignment& m = e.part;
+  if (e.is_first && finished_) say(*finished_);
+  // Whoever has missed the stop of a newer generation makes up for it first.
+  if (m.stage == wire::Stage::kStopping || m.generation > stopped_for_) stop(m.generation);
+  const bool is_order = m.stage == wire::Stage::kRepairing
+                            ? m.order.act != wire::Act::kKeep
+                            : m.stage == wire::Stage::kRunning && e.peers != nullptr;
+  if (!is_order || !is_at_rest()) return;
+  if (m.generation != stopped_for_ || m.generation <= generation_) return;
+  order_ = e;
+  rest();
+}
+
+void Machine::stop(Generation generation) {
+  if (generation < stopped_for_ || generation <= generation_) return;  // Nothing is left to stop.
+  stopped_for_ = generation;
+  order_.reset();
+  if (is_at_rest()) return report();
+  if (state_ == State::kRepairing) return actions_.push_back(StopRepair{});
+  const bool trains =
+      state_ != State::kOpened && state_ != State::kEnding && state_ != State::kOver;
+  if (trains) stop_group();
+}
+
+void Machine::stop_group() {
+  actions_.push_back(StopGroup{generation_});
+  actions_.push_back(NoteStopped{generation_});
 }
 
 void Machine::on(const GroupStopped& e) {
@@ -347,25 +390,24 @@ void Machine::on(const SumsIdle&) {
   if (stopped()) speak();
 }
 
-// Says "Parked" for the training thread, which waits and touches nothing. Else all other ranks
-// would wait until that thread gets a processor.
+// Reports for the training thread, which waits and touches nothing. Else all other ranks would wait
+// until that thread gets a processor.
 void Machine::speak() {
   const bool waits =
-      state_ == State::kSumming || state_ == State::kPassing || state_ == State::kArriving;
+      state_ == State::kSumming || state_ == State::kExchanging || state_ == State::kArriving;
   if (!waits) return;
   if (!options_.protect) return;  // The training thread says why it can not go on.
   enter(State::kSpokenFor);
   say_parked();
 }
 
-void Machine::on(const RepairOrdered& e) {
-  if (state_ == State::kSpokenFor || state_ == State::kLeaving) {
-    order_ = e;
-  } else if (state_ == State::kParked) {
-    repair_ = {e.generation, e.version, e.order};
-    enter(State::kRepairing);
-    work(repair_);
-  }
+void Machine::carry_out(const Assigned& order) {
+  const wire::Assignment& m = order.part;
+  if (m.stage == wire::Stage::kRunning) return go(order);
+  if (repaired_for_ == m.generation) return say(wire::Repaired{m.generation});  // It was lost.
+  repair_ = {m.generation, m.version, m.order};
+  enter(State::kRepairing);
+  work(repair_);
 }
 
 void Machine::on(const Repaired& e) {
@@ -382,31 +424,33 @@ void Machine::on(const Repaired& e) {
     return back(Return::What::kJoined);
   }
   enter(State::kParked);
-  actions_.push_back(SayRepaired{holding_});
+  repaired_for_ = repair_.generation;
+  if (repaired_for_ == stopped_for_) {
+    say(wire::Repaired{repaired_for_});
+  } else {
+    report();
+  }
   rest();
 }
 
-void Machine::on(const GoOrdered& e) {
-  if (state_ == State::kSpokenFor || state_ == State::kLeaving) {
-    order_ = e;
-  } else if (state_ == State::kParked) {
-    go(e);
+void Machine::go(const Assigned& order) {
+  const Version version = order.part.version;
+  if (version != holding_.version) {
+    // It must never train from another version than the others: better no job than wrong bits.
+    return fail({.kind = Reason::Kind::kWrongVersion,
+                 .count = static_cast<std::int64_t>(version),
+                 .version = holding_.version});
   }
-}
-
-// The arena is at the version from which all ranks go on.
-void Machine::go(const GoOrdered& order) {
-  HF_ASSERT(order.version == holding_.version);
-  const auto is_void = [&](const auto& copy) { return copy.staged == order.version + 1; };
+  const auto is_void = [&](const auto& copy) { return copy.staged == version + 1; };
   const bool any = std::any_of(holding_.held.begin(), holding_.held.end(), is_void);
   if (any || holding_.staged != holding_.version) work(Unstage{});
   holding_.staged = holding_.version;
   for (auto& copy : holding_.held) {
     if (is_void(copy)) copy.staged = copy.version;
   }
-  generation_ = order.generation;
-  ended_ = order.ended;
-  actions_.push_back(NoteResumed{generation_, holding_.version});
+  generation_ = order.part.generation;
+  ended_ = order.part.ended;
+  actions_.push_back(Resume{generation_, version, ended_, order.peers});
   if (generation_ > 1 && !options_.protect) {
     return fail({.kind = Reason::Kind::kUnprotected, .version = holding_.version});
   }
@@ -429,9 +473,7 @@ void Machine::rest() {
     return ended ? finish(Return{.what = Return::What::kEnded}) : end_over(over_->reason);
   }
   if (unreachable_) return end_over(*unreachable_);
-  if (state_ != State::kParked || !order_) return;
-  const auto order = *std::exchange(order_, std::nullopt);
-  std::visit([&](const auto& e) { on(e); }, order);
+  if (state_ == State::kParked && order_) carry_out(*std::exchange(order_, std::nullopt));
 }
 
 void Machine::on(const Released&) {
@@ -441,6 +483,7 @@ void Machine::on(const Released&) {
 
 void Machine::on(const JobOver& e) {
   if (!over_) over_ = e;
+  stop_group();
   rest();
 }
 
@@ -448,7 +491,7 @@ void Machine::on(const JobOver& e) {
 void Machine::on(const OutOfReach& e) {
   unreachable_ = e.reason;
   const bool in_group = state_ == State::kForming || state_ == State::kStepping ||
-                        state_ == State::kSumming || state_ == State::kPassing ||
+                        state_ == State::kSumming || state_ == State::kExchanging ||
                         state_ == State::kArriving;
   if (in_group && now_ - called_at_ >= options_.replacement_timeout) {
     actions_.push_back(StopGroup{generation_});
@@ -461,7 +504,7 @@ void Machine::on(const TimePassed&) {
   if (state_ == State::kEnding) return finish(Return{.what = Return::What::kEndUnconfirmed});
   if (gives_up_at_ && now_ < *gives_up_at_) {  // Again and again: what is said may get lost.
     deadline_ = std::min(*gives_up_at_, now_ + options_.link_patience);
-    return actions_.push_back(SayGroupEnded{});
+    return say(wire::GroupLost{generation_});
   }
   if (!not_formed_.empty()) return fail({.kind = Reason::Kind::kNotFormed, .detail = not_formed_});
   end_over({.kind = Reason::Kind::kNoCause});

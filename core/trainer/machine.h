@@ -1,16 +1,19 @@
-// The fate of a step on one rank: the training thread's part of the protocol.
+// What a rank does: the fate of its steps, and what the scheduler hears of them.
 //
 // It decides when the training thread parks, repairs its arena, joins a group, stages, commits and
-// updates, and what becomes of a step that a fault has met.
+// updates, and what becomes of a step that a fault has met. It alone knows whether the rank is
+// parked, repairs or trains, what it holds, and up to which generation it was stopped.
 //
 // Pure: no clock, no I/O, no threads. Two threads of a worker bring events, one at a time. The
 // training thread is in one call of the program at a time. It does the Work that it is given, in
 // order, tells how that went, and goes back to the program with Return. The control thread brings
-// what the member machine wants. Why it is right: docs/protocol/recovery.md.
+// what the scheduler assigns, and is answered at once, also while the training thread computes. Why
+// it is right: docs/protocol/recovery.md.
 #pragma once
 
 #include <cstdint>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,6 +22,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "core/assigned.h"
 #include "core/holding.h"
 #include "core/table.h"
 #include "wire/messages.h"
@@ -38,17 +42,17 @@ struct Options {
 
 enum class State : std::uint8_t {
   kOpened,  // The arena is open; nothing is agreed.
-  kParked,  // "Parked" was said: the arena is at rest, and orders are waited for.
+  kParked,  // The arena is at rest, and orders are waited for.
   kRepairing,
   kGoing,     // It shall train in a generation and has no group of it yet.
   kForming,   // Joins the group.
   kStepping,  // In the group. The program computes, or is between two steps.
   kSumming,   // The step ends: waits for its sums.
   kStaging,
-  kPassing,   // Passes its private part to its holder, and takes what it holds for others.
-  kArriving,  // Waits at the commit barrier.
+  kExchanging,  // Gives its private part to its holder, and takes what it holds for others.
+  kArriving,    // Waits at the commit barrier.
   kUpdating,
-  kSpokenFor,  // The control thread has said "Parked"; the training thread has yet to come back.
+  kSpokenFor,  // The control thread has reported; the training thread has yet to come back.
   kUncertain,  // Its group has ended; waits to hear of the fault.
   kLeaving,    // Leaves its group.
   kEnding,     // The training has ended; waits until that is on record.
@@ -85,9 +89,9 @@ struct Repaired {
   bool too_late = false;  // It was given up, since a newer generation has stopped this one.
 };
 struct Formed {
-  bool ended = false;   // Somebody has ended the group by now.
-  bool linked = false;  // It has links to other hosts, which may fail though nobody dies.
-  bool passes = false;  // Private parts have holders: each step passes them on.
+  bool ended = false;      // Somebody has ended the group by now.
+  bool linked = false;     // It has links to other hosts, which may fail though nobody dies.
+  bool exchanges = false;  // Private parts have holders: each step exchanges copies of them.
   std::vector<wire::HeldCopy> held;  // What this rank holds for others, as it has come now.
 };
 struct NotFormed {
@@ -102,7 +106,7 @@ struct SumsDone {
   std::string why;  // Of kRefused.
 };
 struct Staged {};
-struct Passed {
+struct CopiesExchanged {
   Outcome outcome = Outcome::kDone;
   std::vector<wire::HeldCopy> held;  // As it is now, whatever the outcome.
 };
@@ -112,24 +116,11 @@ struct Arrived {
 };
 struct Updated {};
 
-// The control thread.
-struct Stopped {  // The member machine says: end the collectives of generations up to this one.
-  Generation generation = 0;
-};
-struct GroupStopped {  // That is done.
+// The control thread. It brings Assigned as well.
+struct GroupStopped {  // StopGroup is carried out.
   bool idle = false;   // None of the group's sums is under way.
 };
 struct SumsIdle {};  // No sum is under way any more, after one has failed. By the sums' thread.
-struct RepairOrdered {
-  Generation generation = 0;
-  Version version = 0;
-  wire::Order order;
-};
-struct GoOrdered {
-  Generation generation = 0;
-  Version version = 0;
-  Rank ended = kNoRank;  // Will never join (P33). kNoRank: all may.
-};
 struct Released {};  // The end of the training is on record.
 struct JobOver {
   bool success = false;
@@ -142,15 +133,15 @@ struct OutOfReach {  // The scheduler has been gone for too long. Said again and
 struct InReach {};
 struct TimePassed {};
 
-using Event = std::variant<JoinCalled, StepBegun, StepEnded, EndCalled, Repaired, Formed, NotFormed,
-                           LeftGroup, SumsDone, Staged, Passed, Arrived, Updated, Stopped,
-                           GroupStopped, SumsIdle, RepairOrdered, GoOrdered, Released, JobOver,
-                           OutOfReach, InReach, TimePassed>;
+using Event =
+    std::variant<JoinCalled, StepBegun, StepEnded, EndCalled, Repaired, Formed, NotFormed,
+                 LeftGroup, SumsDone, Staged, CopiesExchanged, Arrived, Updated, Assigned,
+                 GroupStopped, SumsIdle, Released, JobOver, OutOfReach, InReach, TimePassed>;
 inline constexpr const char* kEventNames[] = {
-    "join called", "step begun", "step ended",    "end called", "repaired",       "formed",
-    "not formed",  "left group", "sums done",     "staged",     "passed",         "arrived",
-    "updated",     "stopped",    "group stopped", "sums idle",  "repair ordered", "go ordered",
-    "released",    "job over",   "out of reach",  "in reach",   "time passed"};
+    "join called",  "step begun", "step ended",    "end called", "repaired",         "formed",
+    "not formed",   "left group", "sums done",     "staged",     "copies exchanged", "arrived",
+    "updated",      "assigned",   "group stopped", "sums idle",  "released",         "job over",
+    "out of reach", "in reach",   "time passed"};
 static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
 
 // ---- What the training thread must do, in this order ----
@@ -171,7 +162,7 @@ struct Stage {
 };
 // Gives its staged private part to its holder and takes those of its wards: at the barrier the
 // step lies on two hosts.
-struct PassCopies {
+struct ExchangeCopies {
   Version version = 0;
 };
 struct Arrive {};  // At the commit barrier.
@@ -196,7 +187,7 @@ struct Return {
   Rank ended = kNoRank;
   wire::Reason reason = {};
 };
-using Work = std::variant<Repair, Unstage, JoinGroup, LeaveGroup, AwaitSums, Stage, PassCopies,
+using Work = std::variant<Repair, Unstage, JoinGroup, LeaveGroup, AwaitSums, Stage, ExchangeCopies,
                           Arrive, Update, Return>;
 
 // ---- What must be done at once, by whichever thread brought the event ----
@@ -204,32 +195,30 @@ using Work = std::variant<Repair, Unstage, JoinGroup, LeaveGroup, AwaitSums, Sta
 struct Do {  // Give it to the training thread.
   Work work;
 };
-struct SayParked {  // To the member machine, as are the next three.
-  Holding holding;
-  Generation generation = 0;  // In which it trained.
-  Instant called_at{};        // When the program's call came in which it waits.
-};
-struct SayRepaired {
-  Holding holding;
-};
-struct SayCommitted {
-  Version version = 0;
-  double loss = 0;
-};
-struct SayGroupEnded {};  // Links have failed, it seems: nobody has told of a death.
-struct SayEnded {
-  Version version = kNoVersion;
+struct Say {  // To the scheduler, if it can be reached now. It asks again for what gets lost.
+  wire::Message message;
 };
 struct StopGroup {  // Ends the groups of generations up to this one, and their forming. Never
                     // waits.
   Generation generation = 0;
 };
-struct NoteResumed {  // For traces, and for the agent, which hears of it after this process's end.
+struct StopRepair {};  // The repair under way comes too late: it may end as soon as it can.
+struct Resume {        // From here on it shall train in this generation.
   Generation generation = 0;
   Version version = 0;
+  Rank ended = kNoRank;                      // Will never join (P33). kNoRank: all may.
+  std::shared_ptr<const AddressBook> peers;  // Empty: all share one memory.
 };
-using Action = std::variant<Do, SayParked, SayRepaired, SayCommitted, SayGroupEnded, SayEnded,
-                            StopGroup, NoteResumed>;
+// For traces.
+struct NoteStopped {
+  Generation generation = 0;
+};
+struct NoteParked {
+  Holding holding;
+  Generation generation = 0;  // In which it trained.
+  Instant called_at{};        // When the program's call came in which it waits.
+};
+using Action = std::variant<Do, Say, StopGroup, StopRepair, Resume, NoteStopped, NoteParked>;
 using Actions = std::vector<Action>;
 
 // {state × event}; see core/table.h.
@@ -247,8 +236,8 @@ class Machine {
   [[nodiscard]] State state() const { return state_; }
   [[nodiscard]] const Holding& holding() const { return holding_; }
   [[nodiscard]] Generation generation() const { return generation_; }
-  // The newest generation whose collectives were ended. The only place that knows it.
-  [[nodiscard]] Generation aborted() const { return aborted_; }
+  // The newest generation that the scheduler has stopped it for.
+  [[nodiscard]] Generation stopped_for() const { return stopped_for_; }
 
  private:
   enum class Call : std::uint8_t { kNone, kJoin, kBeginStep, kEndStep, kEnd };
@@ -263,14 +252,12 @@ class Machine {
   void on(const LeftGroup&);
   void on(const SumsDone& e);
   void on(const Staged&);
-  void on(const Passed& e);
+  void on(const CopiesExchanged& e);
   void on(const Arrived& e);
   void on(const Updated&);
-  void on(const Stopped& e);
+  void on(const Assigned& e);
   void on(const GroupStopped& e);
   void on(const SumsIdle&);
-  void on(const RepairOrdered& e);
-  void on(const GoOrdered& e);
   void on(const Released&);
   void on(const JobOver& e);
   void on(const OutOfReach& e);
@@ -279,6 +266,7 @@ class Machine {
 
   void enter(State next);
   void work(Work work) { actions_.push_back(Do{std::move(work)}); }
+  void say(wire::Message message) { actions_.push_back(Say{std::move(message)}); }
   void back(Return::What what);
   void back(Return result);
   void finish(Return result);
@@ -294,33 +282,42 @@ class Machine {
   void arrive();
   void update();
   void speak();
-  void say_parked() { actions_.push_back(SayParked{holding_, generation_, called_at_}); }
-  void go(const GoOrdered& order);
-  [[nodiscard]] bool stopped() const { return !options_.solo && aborted_ >= generation_; }
+  void say_parked();
+  void report();
+  void stop(Generation generation);
+  void stop_group();
+  void carry_out(const Assigned& order);
+  void go(const Assigned& order);
+  [[nodiscard]] bool is_at_rest() const;
+  [[nodiscard]] bool stopped() const {
+    return !options_.solo && (stopped_for_ > generation_ || over_);
+  }
 
   Options options_;
   State state_ = State::kOpened;
   Call call_ = Call::kNone;
   Holding holding_;
-  Generation generation_ = 0;  // The newest that it was told to train in.
-  Generation aborted_ = 0;
-  Rank ended_ = kNoRank;   // Its training has ended, so that this generation has no group.
-  Version target_ = 0;     // That the step under way makes.
-  double loss_ = 0;        // Of that step.
-  Instant called_at_{};    // When the program's newest call came.
-  bool reformed_ = false;  // This call has lost a group.
-  bool linked_ = false;    // As of Formed, as is the next.
-  bool passes_ = false;
+  Generation generation_ = 0;    // The newest that it was told to train in.
+  Generation stopped_for_ = 0;   // The newest that it was told to stop for.
+  Generation repaired_for_ = 0;  // The newest whose order is carried out.
+  Rank ended_ = kNoRank;         // Its training has ended, so that this generation has no group.
+  Version target_ = 0;           // That the step under way makes.
+  double loss_ = 0;              // Of that step.
+  Instant called_at_{};          // When the program's newest call came.
+  bool reformed_ = false;        // This call has lost a group.
+  bool linked_ = false;          // As of Formed, as is the next.
+  bool exchanges_ = false;
   std::optional<Instant> gives_up_at_;  // While kUncertain, and not yet said of its group's end.
-  bool said_ = false;                   // While kLeaving: "Parked" was said already.
+  bool said_ = false;                   // While kLeaving: it has reported already.
   std::string not_formed_;              // While kUncertain: why the group could not be formed.
   Repair repair_;                       // While kRepairing.
-  std::optional<std::variant<RepairOrdered, GoOrdered>> order_;  // Came before it was back.
+  std::optional<Assigned> order_;       // Came before its thread was back.
+  std::optional<wire::Finished> finished_;
   std::optional<JobOver> over_;
   std::optional<wire::Reason> unreachable_;
   std::optional<Return> final_;  // Once kOver, for calls that still come.
   std::optional<Instant> deadline_;
-  Generation told_generation_ = 0;  // Of the last SayCommitted.
+  Generation told_generation_ = 0;  // Of the last Progress.
   Instant told_at_{};
   Instant now_{};
   // What is being handled, and the state before that.

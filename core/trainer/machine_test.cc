@@ -43,7 +43,7 @@ class TrainerTest : public ::testing::Test {
   // In the group of generation 1, between two steps, at version 4.
   void stand(bool linked = false) {
     (void)bring(JoinCalled{{4, 4}});
-    (void)bring(GoOrdered{1, 4});
+    (void)go(1, 4);
     EXPECT_EQ(take<Return>().what, What::kJoined);
     begin(linked);
   }
@@ -61,10 +61,35 @@ class TrainerTest : public ::testing::Test {
     (void)bring(Staged{});
     (void)take<Arrive>();
   }
-  // A Stop of generation 2, as the member machine passes it on.
+  Actions assign(wire::Assignment part, bool is_first = false) {
+    return bring(Assigned{std::move(part), is_first, std::make_shared<AddressBook>()});
+  }
+  Actions repair(Generation generation, Version version, wire::Act act) {
+    return assign({.generation = generation,
+                   .stage = wire::Stage::kRepairing,
+                   .version = version,
+                   .order = {.act = act, .source = {}}});
+  }
+  Actions go(Generation generation, Version version, Rank ended = kNoRank) {
+    return assign({.generation = generation,
+                   .stage = wire::Stage::kRunning,
+                   .version = version,
+                   .ended = ended});
+  }
+  // Of generation 2, in that of 1.
   Actions stop(bool idle) {
-    EXPECT_TRUE(has<StopGroup>(bring(Stopped{1})));
+    EXPECT_TRUE(has<StopGroup>(assign({.generation = 2})));
     return bring(GroupStopped{idle});
+  }
+  template <class Message>
+  static const Message* said(const Actions& actions) {
+    for (const auto& action : actions) {
+      const auto* say = std::get_if<Say>(&action);
+      if (say && std::holds_alternative<Message>(say->message)) {
+        return &std::get<Message>(say->message);
+      }
+    }
+    return nullptr;
   }
 
   Options options_{.replacement_timeout = 60s,
@@ -82,7 +107,7 @@ TEST_F(TrainerTest, MakesAStep) {
   arrive();
   (void)bring(Arrived{});
   (void)take<Update>();
-  EXPECT_TRUE(has<SayCommitted>(bring(Updated{})));
+  EXPECT_NE(said<wire::Progress>(bring(Updated{})), nullptr);
   EXPECT_EQ(take<Return>().what, What::kCommitted);
   EXPECT_EQ(machine_.holding(), (Holding{5, 5}));
 }
@@ -93,7 +118,7 @@ TEST_F(TrainerTest, SaysOnlyTheFirstOfManyQuickSteps) {
     arrive();
     (void)bring(Arrived{});
     (void)take<Update>();
-    EXPECT_EQ(has<SayCommitted>(bring(Updated{})), i == 0);
+    EXPECT_EQ(said<wire::Progress>(bring(Updated{})) != nullptr, i == 0);
     (void)take<Return>();
     (void)bring(StepBegun{});
     EXPECT_EQ(take<Return>().what, What::kBegun);
@@ -104,24 +129,24 @@ TEST_F(TrainerTest, IsSpokenForWhileItWaitsAndLeavesTheStepToThePlan) {
   stand();
   arrive();
   const auto actions = stop(true);
-  ASSERT_TRUE(has<SayParked>(actions));
+  ASSERT_NE(said<wire::Report>(actions), nullptr);
   // The plan may come before the thread has run again.
-  (void)bring(RepairOrdered{2, 5, {wire::Act::kFinish, {}}});
+  (void)repair(2, 5, wire::Act::kFinish);
   EXPECT_TRUE(work_.empty());
   (void)bring(Arrived{Outcome::kDone});  // Complete or not: it is not its to decide any more.
   (void)take<LeaveGroup>();
-  EXPECT_FALSE(has<SayParked>(bring(LeftGroup{})));
+  EXPECT_EQ(said<wire::Report>(bring(LeftGroup{})), nullptr);
   (void)take<Repair>();
-  EXPECT_TRUE(has<SayRepaired>(bring(Repaired{{5, 5}, ""})));
-  (void)bring(GoOrdered{2, 5});
+  EXPECT_NE(said<wire::Repaired>(bring(Repaired{{5, 5}, ""})), nullptr);
+  (void)go(2, 5);
   EXPECT_EQ(take<Return>().what, What::kCommittedByPlan);
 }
 
 TEST_F(TrainerTest, IsNotSpokenForWhileASumIsUnderWay) {
   stand();
   (void)bring(StepEnded{});
-  EXPECT_FALSE(has<SayParked>(stop(false)));
-  EXPECT_TRUE(has<SayParked>(bring(SumsIdle{})));
+  EXPECT_EQ(said<wire::Report>(stop(false)), nullptr);
+  EXPECT_NE(said<wire::Report>(bring(SumsIdle{})), nullptr);
   (void)take<AwaitSums>();
   (void)bring(SumsDone{Outcome::kStopped});
   (void)take<LeaveGroup>();
@@ -132,10 +157,10 @@ TEST_F(TrainerTest, AStepThatThePlanDoesNotMakeIsVoid) {
   arrive();
   (void)bring(Arrived{Outcome::kStopped});  // A peer's word came before the scheduler's.
   EXPECT_EQ(machine_.state(), State::kUncertain);
-  EXPECT_TRUE(has<SayParked>(stop(true)));
+  EXPECT_NE(said<wire::Report>(stop(true)), nullptr);
   (void)take<LeaveGroup>();
   (void)bring(LeftGroup{});
-  (void)bring(GoOrdered{2, 4});
+  (void)go(2, 4);
   (void)take<Unstage>();
   EXPECT_EQ(take<Return>().what, What::kVoid);
   EXPECT_EQ(machine_.holding(), (Holding{4, 4}));
@@ -147,17 +172,100 @@ TEST_F(TrainerTest, FormsAnewWhereAFaultCameBetweenTwoSteps) {
   EXPECT_TRUE(work_.empty());  // The program computes; nobody speaks for it.
   (void)bring(StepBegun{true});
   (void)take<LeaveGroup>();
-  EXPECT_TRUE(has<SayParked>(bring(LeftGroup{})));
-  (void)bring(GoOrdered{2, 4});
+  EXPECT_NE(said<wire::Report>(bring(LeftGroup{})), nullptr);
+  (void)go(2, 4);
   EXPECT_EQ(take<JoinGroup>().generation, 2U);
   (void)bring(Formed{});
   EXPECT_EQ(take<Return>().what, What::kBegunAnew);
 }
 
-TEST_F(TrainerTest, AStopOfAnOlderGenerationChangesNothing) {
+TEST_F(TrainerTest, AStopOfTheGenerationItTrainsInIsOld) {
   stand();
-  EXPECT_FALSE(has<StopGroup>(bring(Stopped{0})));
-  EXPECT_EQ(machine_.aborted(), 0U);
+  EXPECT_TRUE(assign({.generation = 1}).empty());
+}
+
+TEST_F(TrainerTest, ReportsOnceItIsParkedAndStopped) {
+  EXPECT_TRUE(assign({.generation = 1}).empty());
+  const auto actions = bring(JoinCalled{{5, 6}});
+  ASSERT_NE(said<wire::Report>(actions), nullptr);
+  EXPECT_EQ(*said<wire::Report>(actions), (wire::Report{1, 5, 6}));
+}
+
+TEST_F(TrainerTest, IgnoresOrdersOfAGenerationThatWasGivenUp) {
+  (void)bring(JoinCalled{{5, 5}});
+  (void)assign({.generation = 1});
+  EXPECT_NE(said<wire::Report>(assign({.generation = 2})), nullptr);
+  EXPECT_TRUE(repair(1, 6, wire::Act::kFinish).empty());
+  EXPECT_TRUE(go(1, 5).empty());
+  EXPECT_TRUE(has<Resume>(go(2, 5)));
+}
+
+TEST_F(TrainerTest, RepairsOnceAndAnswersEveryTime) {
+  (void)bring(JoinCalled{{5, 6}});
+  (void)repair(1, 6, wire::Act::kFinish);
+  (void)take<Repair>();
+  EXPECT_TRUE(repair(1, 6, wire::Act::kFinish).empty());
+  EXPECT_NE(said<wire::Repaired>(bring(Repaired{{6, 6}, ""})), nullptr);
+  EXPECT_NE(said<wire::Repaired>(repair(1, 6, wire::Act::kFinish)), nullptr);
+  EXPECT_TRUE(work_.empty());
+}
+
+TEST_F(TrainerTest, ReportsWhatItHoldsWhenItWasStoppedWhileRepairing) {
+  (void)bring(JoinCalled{});
+  (void)repair(1, 5, wire::Act::kReceive);
+  const auto stopped = assign({.generation = 2});
+  EXPECT_TRUE(has<StopRepair>(stopped));
+  EXPECT_EQ(said<wire::Report>(stopped), nullptr);
+  const auto actions = bring(Repaired{{5, 5}, ""});
+  EXPECT_EQ(said<wire::Repaired>(actions), nullptr);
+  ASSERT_NE(said<wire::Report>(actions), nullptr);
+  EXPECT_EQ(*said<wire::Report>(actions), (wire::Report{2, 5, 5}));
+}
+
+TEST_F(TrainerTest, AStopTakesBackAnOrderThatWaitsForTheThread) {
+  stand();
+  arrive();
+  (void)stop(true);
+  (void)go(2, 4);
+  EXPECT_NE(said<wire::Report>(assign({.generation = 3})), nullptr);
+  (void)bring(Arrived{Outcome::kStopped});
+  (void)take<LeaveGroup>();
+  (void)bring(LeftGroup{});
+  EXPECT_TRUE(work_.empty());
+  EXPECT_EQ(machine_.generation(), 1U);
+  (void)repair(3, 5, wire::Act::kFinish);
+  (void)take<Repair>();
+}
+
+TEST_F(TrainerTest, WouldRatherFailThanTrainFromAnotherVersion) {
+  (void)bring(JoinCalled{{5, 5}});
+  EXPECT_FALSE(has<Resume>(go(1, 6)));
+  EXPECT_EQ(take<Return>().reason.kind, Reason::Kind::kWrongVersion);
+}
+
+TEST_F(TrainerTest, GoesOnlyOnceItIsKnownWhereTheOthersAre) {
+  (void)bring(JoinCalled{{4, 4}});
+  const wire::Assignment part{.generation = 1, .stage = wire::Stage::kRunning, .version = 4};
+  const auto actions = bring(Assigned{part, true, nullptr});
+  EXPECT_NE(said<wire::Report>(actions), nullptr);
+  EXPECT_FALSE(has<Resume>(actions));
+  EXPECT_TRUE(has<Resume>(assign(part)));
+}
+
+TEST_F(TrainerTest, SaysItsEndAgainAfterAReconnection) {
+  stand();
+  EXPECT_NE(said<wire::Finished>(bring(EndCalled{})), nullptr);
+  EXPECT_TRUE(assign({.generation = 1}).empty());
+  const auto again = assign({.generation = 1}, true);
+  ASSERT_NE(said<wire::Finished>(again), nullptr);
+  EXPECT_EQ(*said<wire::Finished>(again), (wire::Finished{1, 4}));
+  (void)bring(Released{});
+  EXPECT_EQ(take<Return>().what, What::kEnded);
+}
+
+TEST_F(TrainerTest, AFarewellIsNothingToWhoStillTrains) {
+  stand();
+  EXPECT_TRUE(bring(Released{}).empty());
 }
 
 TEST_F(TrainerTest, EndsWhereNobodyTellsOfAFault) {
@@ -207,14 +315,14 @@ TEST_F(TrainerTest, NobodySpeaksForAnUnprotectedRank) {
   stand();
   (void)bring(StepEnded{});
   (void)take<AwaitSums>();
-  EXPECT_FALSE(has<SayParked>(stop(true)));
+  EXPECT_EQ(said<wire::Report>(stop(true)), nullptr);
   (void)bring(SumsDone{.outcome = Outcome::kStopped});
   EXPECT_EQ(take<Return>().reason.kind, wire::Reason::Kind::kUnprotected);
 }
 
 TEST_F(TrainerTest, ARepairThatEndsElsewhereFails) {
   (void)bring(JoinCalled{{4, 4}});
-  (void)bring(RepairOrdered{1, 5, {wire::Act::kReceive, {}}});
+  (void)repair(1, 5, wire::Act::kReceive);
   (void)take<Repair>();
   (void)bring(Repaired{{kNoVersion, kNoVersion}, "the source is lost"});
   EXPECT_EQ(take<Return>().reason.kind, wire::Reason::Kind::kNotRepaired);
@@ -222,7 +330,7 @@ TEST_F(TrainerTest, ARepairThatEndsElsewhereFails) {
 
 TEST_F(TrainerTest, IsTooLateWhereAnotherHasEnded) {
   (void)bring(JoinCalled{{4, 4}});
-  (void)bring(GoOrdered{1, 4, 2});
+  (void)go(1, 4, 2);
   EXPECT_EQ(take<Return>().what, What::kJoined);
   (void)bring(StepBegun{});
   const Return result = take<Return>();
@@ -232,10 +340,13 @@ TEST_F(TrainerTest, IsTooLateWhereAnotherHasEnded) {
 
 TEST_F(TrainerTest, HearsTheEndOfTheJobWhereItWaits) {
   stand();
-  (void)bring(JobOver{false, {.kind = wire::Reason::Kind::kProgram, .rank = 1}});
+  const JobOver over{false, {.kind = wire::Reason::Kind::kProgram, .rank = 1}};
+  EXPECT_TRUE(has<StopGroup>(bring(over)));
   EXPECT_TRUE(work_.empty());  // The program computes.
   arrive();
   (void)bring(Arrived{Outcome::kStopped});
+  (void)take<LeaveGroup>();
+  (void)bring(LeftGroup{});
   const Return result = take<Return>();
   EXPECT_EQ(result.what, What::kOver);
   EXPECT_EQ(result.reason.rank, 1);
@@ -281,16 +392,16 @@ TEST_F(TrainerTest, AStepThatTakesItsTimeGoesOnWithAScheduler) {
 }
 
 // P50: what only this rank has lies on another host before the step can be committed.
-class PassingTest : public TrainerTest {
+class ExchangeTest : public TrainerTest {
  protected:
   // At version 4, in the group of generation 1, holding that of rank 3.
   void stand_holding() {
     (void)bring(JoinCalled{{4, 4, true}});
-    (void)bring(GoOrdered{1, 4});
+    (void)go(1, 4);
     (void)take<Return>();
     (void)bring(StepBegun{});
     (void)take<JoinGroup>();
-    (void)bring(Formed{.linked = true, .passes = true, .held = {{3, 4, 4}}});
+    (void)bring(Formed{.linked = true, .exchanges = true, .held = {{3, 4, 4}}});
     (void)take<Return>();
   }
   void stage() {
@@ -299,20 +410,14 @@ class PassingTest : public TrainerTest {
     (void)bring(SumsDone{});
     (void)take<Stage>();
     (void)bring(Staged{});
-    EXPECT_EQ(take<PassCopies>().version, 5U);
-  }
-  static const Holding* parked(const Actions& actions) {
-    for (const auto& action : actions) {
-      if (const auto* said = std::get_if<SayParked>(&action)) return &said->holding;
-    }
-    return nullptr;
+    EXPECT_EQ(take<ExchangeCopies>().version, 5U);
   }
 };
 
-TEST_F(PassingTest, ArrivesOnceItHasPassed) {
+TEST_F(ExchangeTest, ArrivesOnceTheCopiesAreExchanged) {
   stand_holding();
   stage();
-  (void)bring(Passed{.held = {{3, 4, 5}}});
+  (void)bring(CopiesExchanged{.held = {{3, 4, 5}}});
   (void)take<Arrive>();
   (void)bring(Arrived{});
   (void)take<Update>();
@@ -321,35 +426,35 @@ TEST_F(PassingTest, ArrivesOnceItHasPassed) {
   EXPECT_EQ(machine_.holding(), (Holding{5, 5, true, {{3, 5, 5}}}));
 }
 
-TEST_F(PassingTest, SaysWhatItHoldsOnceAFaultHasMetIt) {
+TEST_F(ExchangeTest, SaysWhatItHoldsOnceAFaultHasMetIt) {
   stand_holding();
   stage();
   const auto actions = stop(true);
-  ASSERT_NE(parked(actions), nullptr);
-  EXPECT_EQ(*parked(actions), (Holding{4, 5, true, {{3, 4, 4}}}));
-  (void)bring(Passed{.outcome = Outcome::kStopped, .held = {{3, 4, 5}}});
+  ASSERT_NE(said<wire::Report>(actions), nullptr);
+  EXPECT_EQ(*said<wire::Report>(actions), (wire::Report{2, 4, 5, true, {{3, 4, 4}}}));
+  (void)bring(CopiesExchanged{.outcome = Outcome::kStopped, .held = {{3, 4, 5}}});
   (void)take<LeaveGroup>();
   (void)bring(LeftGroup{});
-  (void)bring(GoOrdered{2, 4});
+  (void)go(2, 4);
   (void)take<Unstage>();
   EXPECT_EQ(take<Return>().what, What::kVoid);
   EXPECT_EQ(machine_.holding(), (Holding{4, 4, true, {{3, 4, 4}}}));
 }
 
-TEST_F(PassingTest, SaysAtTheBarrierWhatHasCome) {
+TEST_F(ExchangeTest, SaysAtTheBarrierWhatHasCome) {
   stand_holding();
   stage();
-  (void)bring(Passed{.held = {{3, 4, 5}}});
+  (void)bring(CopiesExchanged{.held = {{3, 4, 5}}});
   (void)take<Arrive>();
   const auto actions = stop(true);
-  ASSERT_NE(parked(actions), nullptr);
-  EXPECT_EQ(*parked(actions), (Holding{4, 5, true, {{3, 4, 5}}}));
+  ASSERT_NE(said<wire::Report>(actions), nullptr);
+  EXPECT_EQ(*said<wire::Report>(actions), (wire::Report{2, 4, 5, true, {{3, 4, 5}}}));
 }
 
-TEST_F(PassingTest, DropsWhatItHoldsNoMoreWithTheNextStep) {
+TEST_F(ExchangeTest, DropsWhatItHoldsNoMoreWithTheNextStep) {
   stand_holding();
   stage();
-  (void)bring(Passed{.held = {{2, 4, 4}, {3, 4, 5}}});
+  (void)bring(CopiesExchanged{.held = {{2, 4, 4}, {3, 4, 5}}});
   (void)take<Arrive>();
   (void)bring(Arrived{});
   (void)take<Update>();
@@ -373,13 +478,13 @@ TEST(TrainerTable, NamesEveryStateAndLeadsFromTheFirstToEach) {
 TEST_F(TrainerTest, SaysThatALinkedGroupHasEndedUntilItHearsWhy) {
   stand(true);
   arrive();
-  EXPECT_FALSE(has<SayGroupEnded>(bring(Arrived{.outcome = Outcome::kStopped})));
+  EXPECT_EQ(said<wire::GroupLost>(bring(Arrived{.outcome = Outcome::kStopped})), nullptr);
   EXPECT_EQ(machine_.state(), State::kUncertain);
   for (int times = 0; times < 3; ++times) {
     now_ = *machine_.deadline();
-    EXPECT_TRUE(has<SayGroupEnded>(bring(TimePassed{})));
+    EXPECT_NE(said<wire::GroupLost>(bring(TimePassed{})), nullptr);
   }
-  EXPECT_TRUE(has<SayParked>(stop(true)));
+  EXPECT_NE(said<wire::Report>(stop(true)), nullptr);
   EXPECT_EQ(machine_.state(), State::kLeaving);
 }
 
@@ -398,13 +503,13 @@ TEST_F(TrainerTest, GivesUpALinkedGroupOfWhoseEndNobodyTells) {
 
 TEST_F(TrainerTest, SaysSoAlsoOfALinkedGroupThatCouldNotBeFormed) {
   (void)bring(JoinCalled{{4, 4}});
-  (void)bring(GoOrdered{1, 4});
+  (void)go(1, 4);
   (void)take<Return>();
   (void)bring(StepBegun{});
   (void)take<JoinGroup>();
   (void)bring(NotFormed{.why = "a link has ended", .linked = true});
   now_ = *machine_.deadline();
-  EXPECT_TRUE(has<SayGroupEnded>(bring(TimePassed{})));
+  EXPECT_NE(said<wire::GroupLost>(bring(TimePassed{})), nullptr);
   // Until nobody answers that any more.
   while (machine_.deadline() && machine_.state() == State::kUncertain) {
     now_ = *machine_.deadline();
@@ -418,7 +523,7 @@ TEST_F(TrainerTest, OfAGroupWithoutLinksOnlyADeathIsTheEnd) {
   arrive();
   (void)bring(Arrived{.outcome = Outcome::kStopped});
   now_ += 2s;
-  EXPECT_FALSE(has<SayGroupEnded>(bring(TimePassed{})));
+  EXPECT_EQ(said<wire::GroupLost>(bring(TimePassed{})), nullptr);
 }
 
 }  // namespace holdfast::trainer

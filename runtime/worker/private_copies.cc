@@ -179,7 +179,7 @@ Status PrivateCopies::answer(Version version, bool& holder_has_it) {
   return told;
 }
 
-Status PrivateCopies::pass(Version n) {
+Status PrivateCopies::exchange(Version n) {
   if (is_over_) return end("it could not before");
   return give_and_take(n, to_holder_ != nullptr, true);
 }

@@ -2,8 +2,9 @@
 // host has it too, and what it takes from others for the same reason (core/planner/holders.h says
 // who is whose). Each pair has a link of its own (docs/formats/peers.md has the bytes).
 //
-// All ranks call join() and pass() alike. A call ends when this rank has given its part and taken
-// all that it holds, or with an error when a link ends, the token stops, or `must_stop` says so.
+// All ranks call join() and exchange() alike. A call ends when this rank has given its part and
+// taken all that it holds, or with an error when a link ends, the token stops, or `must_stop` says
+// so.
 #pragma once
 
 #include <cstddef>
@@ -45,9 +46,9 @@ class PrivateCopies {
   PrivateCopies(const PrivateCopies&) = delete;
   PrivateCopies& operator=(const PrivateCopies&) = delete;
 
-  // Gives the staged version n and takes those of the wards. After an error nothing can be passed
-  // any more.
-  [[nodiscard]] Status pass(Version n);
+  // Gives the staged version n and takes those of the wards. After an error nothing can be
+  // exchanged any more.
+  [[nodiscard]] Status exchange(Version n);
 
  private:
   struct Stream;

@@ -144,8 +144,8 @@ class PrivateCopiesTest : public ::testing::Test {
   }
   void stage(Rank rank, PrivateCopies& copies, Version n) {
     store(rank).set(n - 1, n);
-    const auto passed = copies.pass(n);
-    EXPECT_TRUE(passed) << passed.error().what;
+    const auto exchanged = copies.exchange(n);
+    EXPECT_TRUE(exchanged) << exchanged.error().what;
   }
 
   os::TemporaryFolder folder_{"/dev/shm"};
@@ -230,8 +230,8 @@ TEST_F(PrivateCopiesTest, WhatHasNotComeWholeIsNotHeld) {
   run([this](Rank rank, PrivateCopies& copies) {
     stage(rank, copies, 5);
     if (rank == 0) store(0).lies = {{5000, 1}};
-    const auto passed = copies.pass(5);  // Once more, after a void step.
-    EXPECT_FALSE(rank == 1 && passed);
+    const auto exchanged = copies.exchange(5);  // Once more, after a void step.
+    EXPECT_FALSE(rank == 1 && exchanged);
   });
   EXPECT_TRUE(store(1).held(0).has(4) && !store(1).held(0).has(5));
   for (Rank rank = 0; rank < 2; ++rank) store(rank).set(8, 8);
@@ -254,7 +254,7 @@ TEST_F(PrivateCopiesTest, AStopEndsWhoeverWaits) {
   run([this](Rank rank, PrivateCopies& copies) {
     if (rank == 1) return stop_.request_stop(), void();
     store(0).set(4, 5);
-    EXPECT_FALSE(copies.pass(5));
+    EXPECT_FALSE(copies.exchange(5));
   });
   EXPECT_TRUE(store(1).held(0).has(4));
 }
@@ -264,8 +264,8 @@ TEST_F(PrivateCopiesTest, TheEndOfAnotherEndsIt) {
   run([this](Rank rank, PrivateCopies& copies) {
     if (rank == 2) return;  // It is gone.
     store(rank).set(4, 5);
-    (void)copies.pass(5);
-    EXPECT_FALSE(copies.pass(6));
+    (void)copies.exchange(5);
+    EXPECT_FALSE(copies.exchange(6));
   });
 }
 
@@ -276,7 +276,7 @@ TEST_F(PrivateCopiesTest, AWaitIsOverOnceTheGroupIs) {
     if (rank == 1) return over.wait();  // Its links last as long.
     store(0).set(4, 5);
     group_is_over_ = true;
-    EXPECT_FALSE(copies.pass(5));
+    EXPECT_FALSE(copies.exchange(5));
     over.count_down();
   });
 }

@@ -56,7 +56,7 @@ struct Session::Parts {
   void do_work(const trainer::LeaveGroup&);
   void do_work(const trainer::AwaitSums&);
   void do_work(const trainer::Stage& work);
-  void do_work(const trainer::PassCopies& work);
+  void do_work(const trainer::ExchangeCopies& work);
   void do_work(const trainer::Arrive&);
   void do_work(const trainer::Update&);
 
@@ -255,9 +255,9 @@ void Session::Parts::do_work(const trainer::Stage& work) {
   worker.tell(trainer::Staged{});
 }
 
-void Session::Parts::do_work(const trainer::PassCopies& work) {
-  if (!copies->pass(work.version)) note(Outcome::kAborted);
-  worker.tell(trainer::Passed{outcome_of(mark), store->holding().held});
+void Session::Parts::do_work(const trainer::ExchangeCopies& work) {
+  if (!copies->exchange(work.version)) note(Outcome::kAborted);
+  worker.tell(trainer::CopiesExchanged{outcome_of(mark), store->holding().held});
 }
 
 void Session::Parts::do_work(const trainer::Arrive&) {

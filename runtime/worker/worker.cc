@@ -113,19 +113,7 @@ struct Worker::Control {
   void step(const member::Event& event);
   void do_it(member::Send& a) { link.send(a.message); }
   void do_it(member::RankGiven& a);
-  void do_it(member::Abort& a);
-  void do_it(member::Repair& a) {
-    neighbours.begin_repair();
-    tell(trainer::RepairOrdered{a.generation, a.version, a.order});
-  }
-  void do_it(member::StopRepair&) { neighbours.stop_repair(); }
-  void do_it(member::Go& a) {
-    neighbours.meet(a.peers->places());
-    // In the steps to come all training threads are equal again.
-    if (training_thread != 0) os::take_usual_slice(training_thread);
-    if (std::exchange(hurried, false)) os::take_usual_slice_of_others(lifeline_holder);
-    tell(trainer::GoOrdered{a.generation, a.version, a.ended});
-  }
+  void do_it(Assigned& a);
   void do_it(member::AwaitAddresses&) { lookup.begin(); }
   void do_it(member::Released&) { tell(trainer::Released{}); }
   void do_it(member::Say& a) {
@@ -136,16 +124,17 @@ struct Worker::Control {
   // In any thread.
   void post(member::Event event);
   void tell(const trainer::Event& event);
-  void carry_out(trainer::Do& a) { work.push_back(std::move(a.work)); }
-  void carry_out(trainer::SayParked& a) { post(member::Parked{a.holding}); }
-  void carry_out(trainer::SayRepaired& a) { post(member::RepairDone{a.holding}); }
-  void carry_out(trainer::SayCommitted& a) { post(member::Committed{a.version, a.loss}); }
-  void carry_out(trainer::SayGroupEnded&) { post(member::GroupEnded{}); }
-  void carry_out(trainer::SayEnded& a) { post(member::TrainingEnded{a.version}); }
+  void carry_out(trainer::Do& a);
+  void carry_out(trainer::Say& a) { post(member::Told{std::move(a.message)}); }
   void carry_out(trainer::StopGroup& a);
-  void carry_out(trainer::NoteResumed& a) { tell_lifeline(a.version); }
-  void trace_event(const trainer::SayParked& a);
-  void trace_event(const trainer::NoteResumed& a);
+  void carry_out(trainer::StopRepair&) { neighbours.stop_repair(); }
+  void carry_out(trainer::Resume& a);
+  // Outside of the lock: nobody waits for the file.
+  void trace_event(const trainer::NoteStopped& a);
+  void trace_event(const trainer::NoteParked& a);
+  void trace_event(const trainer::Resume& a);
+  template <class Other>
+  void carry_out(const Other&) {}
   template <class Other>
   void trace_event(const Other&) {}
 
@@ -285,13 +274,10 @@ void Worker::Control::do_it(member::RankGiven& a) {
   changed.notify_all();
 }
 
-void Worker::Control::do_it(member::Abort& a) {
-  // All ranks wait for the last one to stop: it shall not have to wait for a processor as well,
-  // which spares and new processes keep busy now.
-  if (training_thread != 0) (void)os::take_short_slice(training_thread);
-  tell(trainer::Stopped{a.generation});
-  // Last: nobody waits for the file.
-  trace.event("stop", {{"rank", rank.load()}, {"generation", a.generation}});
+void Worker::Control::do_it(Assigned& a) {
+  const bool runs = a.part.stage == wire::Stage::kRunning;
+  if (runs && std::exchange(hurried, false)) os::take_usual_slice_of_others(lifeline_holder);
+  tell(a);
 }
 
 void Worker::Control::do_it(member::GiveUp& a) {
@@ -331,20 +317,38 @@ void Worker::Control::tell(const trainer::Event& event) {
   for (const auto& action : done) std::visit([&](const auto& a) { trace_event(a); }, action);
 }
 
+void Worker::Control::carry_out(trainer::Do& a) {
+  if (std::holds_alternative<trainer::Repair>(a.work)) neighbours.begin_repair();
+  work.push_back(std::move(a.work));
+}
+
 // StopGroup is answered at once.
 void Worker::Control::carry_out(trainer::StopGroup& a) {
+  // All ranks wait for the last one to stop: it shall not have to wait for a processor as well,
+  // which spares and new processes keep busy now.
+  if (training_thread != 0) (void)os::take_short_slice(training_thread);
   events.push_back(trainer::GroupStopped{!stop_groups || stop_groups(a.generation)});
 }
 
-// Outside of the lock: nobody waits for the file.
-void Worker::Control::trace_event(const trainer::SayParked& a) {
+void Worker::Control::carry_out(trainer::Resume& a) {
+  neighbours.meet(a.peers->places());
+  // In the steps to come all training threads are equal again.
+  if (training_thread != 0) os::take_usual_slice(training_thread);
+  tell_lifeline(a.version);
+}
+
+void Worker::Control::trace_event(const trainer::NoteStopped& a) {
+  trace.event("stop", {{"rank", rank.load()}, {"generation", a.generation}});
+}
+
+void Worker::Control::trace_event(const trainer::NoteParked& a) {
   trace.event("parked", {{"rank", rank.load()},
                          {"generation", a.generation},
                          {"version", a.holding.version},
                          {"waited_since_ns", a.called_at.count()}});
 }
 
-void Worker::Control::trace_event(const trainer::NoteResumed& a) {
+void Worker::Control::trace_event(const trainer::Resume& a) {
   trace.event("resume",
               {{"rank", rank.load()}, {"generation", a.generation}, {"version", a.version}});
 }

@@ -24,7 +24,6 @@ class Player {
 };
 
 std::unique_ptr<Player> controller_player();
-std::unique_ptr<Player> member_player();
 std::unique_ptr<Player> trainer_player();
 std::unique_ptr<Player> agent_player();
 

@@ -14,7 +14,6 @@
 #include "core/agent/machine.h"
 #include "core/controller/machine.h"
 #include "core/election/machine.h"
-#include "core/member/machine.h"
 #include "core/trainer/machine.h"
 #include "sim/words.h"
 #include "tests/transcripts/rewrite.h"
@@ -116,14 +115,11 @@ something else. What the events carry stands in each machine's header. Why all t
           "In `core/controller`, one for each rank: whether a process holds it, and whether its "
           "training has ended.",
           seat_rows()),
-      section("A member", "In `core/member`, one in each worker: it speaks with the scheduler.",
-              machine_rows(member::transitions(), member::kEventNames)),
-      section(
-          "A trainer",
-          "In `core/trainer`, one in each worker: the fate of its steps. By any event that ends "
-          "the job, each state leads to `over`.\nOnly the way by the program's own end is "
-          "listed.",
-          machine_rows(trainer::transitions(), trainer::kEventNames)),
+      section("A trainer",
+              "In `core/trainer`, one in each worker: what its rank does. By any event that ends "
+              "the job, each state leads to `over`.\nOnly the way by the program's own end is "
+              "listed.",
+              machine_rows(trainer::transitions(), trainer::kEventNames)),
       section("An agent", "In `core/agent`, one on each host: it starts and replaces processes.",
               machine_rows(agent::transitions(), agent::kEventNames)),
       section("A candidate",

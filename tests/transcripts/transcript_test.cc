@@ -20,7 +20,6 @@ namespace {
 std::unique_ptr<Player> player_for(const std::filesystem::path& path) {
   const std::string machine = path.parent_path().filename();
   if (machine == "controller") return controller_player();
-  if (machine == "member") return member_player();
   if (machine == "trainer") return trainer_player();
   return machine == "agent" ? agent_player() : nullptr;
 }

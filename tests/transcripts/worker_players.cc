@@ -1,12 +1,12 @@
-// The two machines of a worker. "group G V" sets either up as one of a standing group: it trains in
+// The trainer machine of a worker. "group G V" sets it up as one of a standing group: it trains in
 // generation G from version V.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <optional>
 #include <sstream>
 
 #include "base/text.h"
-#include "core/member/machine.h"
 #include "core/trainer/machine.h"
 #include "sim/words.h"
 #include "tests/transcripts/players.h"
@@ -28,72 +28,21 @@ wire::Order order_in(std::istream& in) {
           .source = {.holder = std::stoi(word.substr(from.size())), .host = {}, .endpoint = {}}};
 }
 
-class MemberPlayer : public Player {
- public:
-  std::vector<std::string> play(const std::string& line) override {
-    std::istringstream in(line);
-    std::string verb;
-    in >> verb;
-    if (verb == "group") return group(in);
-    if (verb == "connected") return step(member::Connected{});
-    if (verb == "disconnected") return step(member::Disconnected{});
-    if (verb == "committed") return step(member::Committed{version_in(in), 0});
-    if (verb == "ended") return step(member::TrainingEnded{version_in(in)});
-    if (verb == "fails")
-      return step(member::TrainingFailed{{.kind = Reason::Kind::kProgram, .detail = "NaN"}});
-    if (verb == "parked" || verb == "repaired") {
-      Holding holding{version_in(in), kNoVersion};
-      holding.staged = version_in(in);
-      return verb == "parked" ? step(member::Parked{holding}) : step(member::RepairDone{holding});
-    }
-    return step(member::Received{message(verb, in)});
-  }
-
-  std::string state() const override { return name(machine_.state()); }
-
- private:
-  static wire::Message message(const std::string& verb, std::istream& in) {
-    if (verb == "waiting")
-      return wire::Waiting{{.kind = Reason::Kind::kLeased, .rank = 0, .pid = 5}};
-    if (verb == "farewell") return wire::Farewell{};
-    if (verb == "job-ended")
-      return wire::JobEnded{true, {.kind = Reason::Kind::kAllEnded, .total = 2}};
-    if (verb == "refused")
-      return wire::Refused{{}, {.kind = Reason::Kind::kNewerProcess, .rank = 0}};
-    wire::Assignment part{.rank = 0, .world_size = 2, .run_id = 7};
-    part.cause.kind = Reason::Kind::kJobStarts;
-    in >> part.generation;
-    if (verb == "stop") return part;
-    part.version = version_in(in);
-    if (verb == "repair") {
-      part.stage = wire::Stage::kRepairing;
-      part.order = order_in(in);
-      return part;
-    }
-    EXPECT_EQ(verb, "run");
-    part.stage = wire::Stage::kRunning;
+// This rank's part: "stop G", "repair G V ORDER", "run G V".
+wire::Assignment part_in(const std::string& verb, std::istream& in) {
+  wire::Assignment part{.rank = 0, .world_size = 2, .run_id = 7};
+  in >> part.generation;
+  if (verb == "stop") return part;
+  part.version = version_in(in);
+  if (verb == "repair") {
+    part.stage = wire::Stage::kRepairing;
+    part.order = order_in(in);
     return part;
   }
-
-  std::vector<std::string> group(std::istream& in) {
-    Generation generation = 0;
-    in >> generation;
-    const Version version = version_in(in);
-    (void)step(member::Connected{});
-    (void)play(cat("stop ", generation));
-    (void)step(member::Parked{{version, version}});
-    (void)play(cat("run ", generation, " ", version));
-    return {};
-  }
-
-  std::vector<std::string> step(const member::Event& event) {
-    std::vector<std::string> all;
-    for (const auto& action : machine_.step(event)) all.push_back(sim::to_words(action));
-    return all;
-  }
-
-  member::Machine machine_{wire::Register{.job = "job", .node_id = "w0", .incarnation = 1}};
-};
+  EXPECT_EQ(verb, "run");
+  part.stage = wire::Stage::kRunning;
+  return part;
+}
 
 class TrainerPlayer : public Player {
  public:
@@ -115,8 +64,8 @@ class TrainerPlayer : public Player {
   std::string state() const override {
     const Holding& holding = machine_.holding();
     return cat(name(machine_.state()), ", holds ", version_text(holding.version), " staged ",
-               version_text(holding.staged), ", generation ", machine_.generation(), ", aborted ",
-               machine_.aborted());
+               version_text(holding.staged), ", generation ", machine_.generation(),
+               ", stopped for ", machine_.stopped_for());
   }
 
  private:
@@ -155,21 +104,18 @@ class TrainerPlayer : public Player {
     if (verb == "released") return trainer::Released{};
     if (verb == "job-over")
       return trainer::JobOver{false, {.kind = Reason::Kind::kInterrupted, .count = 2}};
-    Generation generation = 0;
-    in >> generation;
-    if (verb == "stop") return trainer::Stopped{generation};
-    const Version version = version_in(in);
-    if (verb == "repair") return trainer::RepairOrdered{generation, version, order_in(in)};
-    EXPECT_EQ(verb, "go");
-    return trainer::GoOrdered{generation, version};
+    const bool is_first = verb == "reconnected:";
+    std::string order = verb;
+    if (is_first) in >> order;
+    return Assigned{part_in(order, in), is_first, std::make_shared<AddressBook>()};
   }
 
   std::vector<std::string> group(std::istream& in) {
-    Generation generation = 0;
+    std::string generation;
     in >> generation;
     const Version version = version_in(in);
     (void)step(trainer::JoinCalled{{version, version}});
-    (void)step(trainer::GoOrdered{generation, version});
+    (void)play(cat("run ", generation, " ", version));
     (void)step(trainer::StepBegun{});
     (void)step(trainer::Formed{});
     return {};
@@ -189,10 +135,6 @@ class TrainerPlayer : public Player {
 };
 
 }  // namespace
-
-std::unique_ptr<Player> member_player() {
-  return std::make_unique<MemberPlayer>();
-}
 
 std::unique_ptr<Player> trainer_player() {
   return std::make_unique<TrainerPlayer>();
