@@ -143,7 +143,8 @@ hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** sessi
   auto made = std::make_unique<hf_session>();
   made->session = *std::move(opened);
   const runtime::Identity& identity = made->session->identity();
-  made->world.team = Team::of_world(made->session->current(), identity.rank, identity.world_size);
+  made->world.team = Team::of_world(made->session->current(), made->session->queue(), identity.rank,
+                                    identity.world_size);
   made->owner = ::getpid();
   made->session->on_abort([worker](Generation) {
     if (worker->early) worker->early->abort(capi::kEarly);
@@ -156,7 +157,8 @@ hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** sessi
 }
 
 void hf_close(hf_session* s) {
-  if (s == nullptr) return;
+  // A forked child has a copy: all of it is its parent's.
+  if (s == nullptr || s->owner != ::getpid()) return;
   open_session = nullptr;
   s->world.team.reset();
   s->session.reset();
@@ -263,7 +265,6 @@ hf_status hf_begin_step(hf_session* s, int* reformed) try {
   if (const Status due = expect(s, Phase::kJoined, "hf_begin_step()"); !due && !may_give_up) {
     return report(due);
   }
-  s->world.team->drain();
   auto began = s->session->begin_step();
   if (!began) return report(began.error());
   const bool too_late = *began == runtime::Began::kTooLate;
@@ -282,7 +283,6 @@ hf_status hf_reduce(hf_session* s, uint64_t offset, uint64_t count) try {
     return report(user_error(cat("hf_reduce() of ", count, " floats from ", offset,
                                  " on: there are ", gradients.size())));
   }
-  s->world.team->drain();  // The order of operations is the order of calls.
   s->session->reduce(gradients.subspan(offset, count));
   s->reduced = true;
   return HF_OK;
@@ -295,7 +295,6 @@ hf_status hf_end_step(hf_session* s, const hf_step* step, int* is_void) try {
   if (step == nullptr) return report(user_error("hf_end_step() needs the step's arguments"));
   const auto used = ranges_of(*step, arena_of(s).layout().private_bytes);
   if (!used) return report(used.error());
-  s->world.team->drain();
   s->phase = Phase::kJoined;
   s->reduced = false;
   arena::Arena& arena = arena_of(s);
@@ -318,7 +317,6 @@ hf_status hf_end_step(hf_session* s, const hf_step* step, int* is_void) try {
 }
 
 hf_status hf_end(hf_session* s) try {
-  s->world.team->drain();
   s->phase = Phase::kEnded;
   return report(s->session->end());
 } catch (...) {

@@ -6,7 +6,7 @@ namespace holdfast::collective {
 
 std::stop_token CurrentGeneration::begin(Generation generation, Layout layout) {
   auto shared = std::make_shared<const Layout>(std::move(layout));
-  std::shared_ptr<Group> old;  // Ends after the lock: its thread may want it.
+  std::shared_ptr<Group> old;  // Ends after the lock: to leave may take a while.
   const std::lock_guard lock(mutex_);
   old = std::move(now_.world);
   ending_ = std::stop_source{};
@@ -33,15 +33,13 @@ CurrentGeneration::Now CurrentGeneration::now() const {
   return now;
 }
 
-bool CurrentGeneration::abort(Generation generation) {
+void CurrentGeneration::abort(Generation generation) {
   const std::lock_guard lock(mutex_);
   aborted_ = std::max(aborted_, generation);
   was_aborted_.notify_all();
-  if (!is_aborted()) return true;
+  if (!is_aborted()) return;
   ending_.request_stop();
-  if (!now_.world) return true;
-  now_.world->abort();
-  return now_.world->is_idle();
+  if (now_.world) now_.world->abort();
 }
 
 bool CurrentGeneration::wait_for_abort(Generation generation) {

@@ -47,8 +47,7 @@ class CurrentGeneration {
   [[nodiscard]] Now now() const;
 
   // Ends the groups of `generation` and of those before, and their forming. Waits for no group.
-  // Returns whether no operation that was started is under way in the world's group.
-  bool abort(Generation generation);
+  void abort(Generation generation);
   // Waits for that. False: it has not come in time, so that something else is wrong.
   [[nodiscard]] bool wait_for_abort(Generation generation);
 

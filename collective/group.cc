@@ -46,22 +46,11 @@ Result<std::unique_ptr<Group>> Group::join(const Options& options, std::stop_tok
     if (!joined) return joined.error();
     part = *std::move(joined);
   }
-  return std::unique_ptr<Group>(new Group(options, std::move(part)));
+  return std::unique_ptr<Group>(new Group(std::move(part)));
 }
-
-Group::Group(const Options& options, std::unique_ptr<Part> part)
-    : part_(std::move(part)), queue_(options.on_thread, options.on_failed) {}
 
 Group::~Group() {
-  if (!is_idle()) abort();
   leave();
-}
-
-// Call it before an operation that runs in the caller's own thread: operations run in the order of
-// calls.
-Part& Group::idle_part() {
-  queue_.drain();
-  return *part_;
 }
 
 int Group::rank() const {
@@ -75,39 +64,19 @@ std::span<std::byte> Group::registered() const {
 }
 
 Outcome Group::all_reduce(Numbers to, const std::byte* from, Op op) {
-  return idle_part().all_reduce(to, from, op);
+  return part_->all_reduce(to, from, op);
 }
 
 Outcome Group::broadcast(std::span<std::byte> bytes, int root) {
-  return idle_part().broadcast(bytes, root);
+  return part_->broadcast(bytes, root);
 }
 
 Outcome Group::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
-  return idle_part().all_gather(mine, all);
+  return part_->all_gather(mine, all);
 }
 
 Outcome Group::barrier() {
-  return idle_part().barrier();
-}
-
-Ticket Group::start_all_reduce(Numbers numbers) {
-  // Nobody has to wake up for what can only fail.
-  if (aborted() && is_idle()) return nullptr;
-  return queue_.start([part = part_.get(), numbers] {
-    return Verdict{part->all_reduce(numbers, numbers.data, Op::kSum), {}};
-  });
-}
-
-Outcome Group::wait(const Ticket& ticket) {
-  return ticket ? ticket->wait()->outcome : Outcome::kAborted;
-}
-
-void Group::drain() {
-  queue_.drain();
-}
-
-bool Group::is_idle() const {
-  return queue_.is_idle();
+  return part_->barrier();
 }
 
 void Group::abort() {
@@ -118,7 +87,7 @@ bool Group::aborted() const {
 }
 
 void Group::leave() {
-  idle_part().leave();
+  part_->leave();
 }
 
 std::string Group::why() const {

@@ -23,33 +23,29 @@
 // A reduction is always ((r0 op r1) op r2) op ... in rank order, for each element alike. So its
 // bits are the same in all ranks, whatever the size, the alignment, the path and the timing.
 //
-// Threads: one thread at a time calls operations (asynchronous ones run on a thread of the Group's
-// own). abort(), aborted(), is_idle() and why() may be called by any thread at any time.
+// Threads: one thread at a time calls operations. abort(), aborted() and why() may be called by any
+// thread at any time.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <stop_token>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
 #include "collective/links.h"
 #include "collective/numbers.h"
 #include "collective/outcome.h"
-#include "collective/queue.h"
 #include "collective/regions.h"
 
 namespace holdfast::collective {
 
 class Part;
-
-// An operation that was started. Null: the group was aborted, and it never began.
-using Ticket = std::shared_ptr<Work>;
 
 // Memory that is the same range of one file per rank (its arena). All ranks map it, so that sums
 // are written straight into every rank's buffer.
@@ -89,10 +85,6 @@ class Group {
     std::uint64_t agreed = 0;       // What else the ranks of several hosts have to agree on.
     std::string group;              // Its name, for Links; "": the world.
     std::vector<Rank> world_ranks;  // By rank of this group; empty: the same numbers.
-    // Called in the thread of started operations: on_thread first of all; on_failed whenever no
-    // started operation is under way any more, once one has failed. May be empty.
-    std::function<void()> on_thread;
-    std::function<void()> on_failed;
   };
 
   // Of ranks on several hosts, each host makes what follows for its own; then the hosts are linked,
@@ -106,8 +98,7 @@ class Group {
   // that gives up ends the forming for all: come back with a higher generation.
   static Result<std::unique_ptr<Group>> join(const Options& options, std::stop_token cancel = {});
 
-  // Ends operations that are under way by abort(), then leaves.
-  ~Group();
+  ~Group();  // Leaves.
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
@@ -147,17 +138,6 @@ class Group {
   // kDone: every rank has called it.
   Outcome barrier();
 
-  // Starts the sum of `numbers`, wherever they lie, and returns at once. `numbers` belongs to the
-  // Group until wait(). Started operations run in the order of starting. A synchronous operation
-  // first waits until all started ones have ended.
-  Ticket start_all_reduce(Numbers numbers);
-  // Waits until that operation has ended; may be called again. Tickets need not be waited for.
-  static Outcome wait(const Ticket& ticket);
-  // Whether none of the started operations is under way: nothing is read or written for them any
-  // more. By any thread.
-  [[nodiscard]] bool is_idle() const;
-  void drain();  // Waits until it is so. After abort() that takes moments.
-
   // Every waiter of every rank returns kAborted, and so does every later call. Does not wait. May
   // be called again. An operation that was complete before stays kDone.
   // Other hosts' ranks see it by the ends of links, which the first rank of this host holds: at
@@ -166,8 +146,8 @@ class Group {
   void abort();
   [[nodiscard]] bool aborted() const;
 
-  // Says that this rank will start no more operations; those under way are finished first. Others
-  // who wait for this rank get kLeft. Idempotent; the destructor does it too.
+  // Says that this rank will begin no more operations. Others who wait for this rank get kLeft.
+  // Idempotent; the destructor does it too.
   void leave();
 
   // After kLeft or kMismatch: one sentence that names the ranks and what each asked for (or for
@@ -175,11 +155,9 @@ class Group {
   [[nodiscard]] std::string why() const;
 
  private:
-  Group(const Options& options, std::unique_ptr<Part> part);
-  Part& idle_part();
+  explicit Group(std::unique_ptr<Part> part) : part_(std::move(part)) {}
 
   std::unique_ptr<Part> part_;
-  Queue queue_;  // Last: its thread uses the part.
 };
 
 }  // namespace holdfast::collective

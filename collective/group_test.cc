@@ -68,7 +68,7 @@ TEST(Group, RanksAgreeOnEveryOperationWhenAbortRaces) {
   EXPECT_GT(in_the_midst, 0) << "no abort came in the midst: the test has tested nothing";
 }
 
-TEST(Group, AbortEndsTheWaitOfAllRanksAndOfTickets) {
+TEST(Group, AbortEndsTheWaitOfAllRanks) {
   TestJob job(3, 4096);
   std::atomic<int> waiting{0};
   job.run([&](Group& group) {
@@ -78,51 +78,11 @@ TEST(Group, AbortEndsTheWaitOfAllRanksAndOfTickets) {
       return;
     }
     std::vector<float> own(10);
-    const Ticket ticket = group.start_all_reduce(std::span(own));
     ++waiting;
-    EXPECT_EQ(group.wait(ticket), Outcome::kAborted);
+    EXPECT_EQ(group.all_reduce(std::span(own)), Outcome::kAborted);
     EXPECT_EQ(group.all_reduce(floats(group, 5)), Outcome::kAborted);
-    EXPECT_EQ(group.wait(group.start_all_reduce(std::span(own))), Outcome::kAborted);
     EXPECT_TRUE(group.aborted());
     EXPECT_EQ(group.why(), "");
-  });
-}
-
-TEST(Group, WhatIsStartedAfterAnAbortEndsWithoutAnotherThread) {
-  TestJob job(2);
-  std::atomic<int> threads{0};
-  std::atomic<int> failures{0};
-  job.base().on_thread = [&] { ++threads; };
-  job.base().on_failed = [&] { ++failures; };
-  job.run([&](Group& group) {
-    std::vector<float> own(10);
-    if (group.rank() == 0) {  // With a thread from before, which has nothing to do.
-      const Ticket before = group.start_all_reduce(std::span(own));
-      group.abort();
-      EXPECT_EQ(group.wait(before), Outcome::kAborted);
-    }
-    while (!group.aborted()) std::this_thread::yield();
-    const Ticket first = group.start_all_reduce(std::span(own));
-    const Ticket second = group.start_all_reduce(std::span(own));
-    EXPECT_EQ(group.wait(second), Outcome::kAborted);
-    EXPECT_EQ(group.wait(first), Outcome::kAborted);
-    EXPECT_EQ(group.barrier(), Outcome::kAborted);
-  });
-  EXPECT_EQ(threads, 1);
-  EXPECT_EQ(failures, 1);
-}
-
-TEST(Group, DestroyingItWithOperationsUnderWayAbortsThem) {
-  TestJob job(2);
-  job.run([&](Group& group) {
-    if (group.rank() == 1) {
-      while (!group.aborted()) std::this_thread::yield();
-      EXPECT_EQ(group.barrier(), Outcome::kAborted);
-      return;
-    }
-    // Destroyed by run() as soon as this returns; the memory must live as long as the Group.
-    static std::vector<float> numbers(10);
-    (void)group.start_all_reduce(std::span(numbers));
   });
 }
 
@@ -256,44 +216,6 @@ TEST(Group, LeavingTakesNothingBackThatWasComplete) {
       group.leave();
     });
   }
-}
-
-// ---- started operations -------------------------------------------------------------------------
-
-TEST(Group, StartedOperationsRunInOrderAndMixWithOthers) {
-  constexpr std::size_t kCount = 3000;
-  TestJob job(3, 20 * kCount * sizeof(float));
-  job.run([&](Group& group) {
-    std::vector<Ticket> tickets;
-    std::vector<std::vector<float>> own(20, std::vector<float>(kCount));
-    for (std::uint64_t i = 0; i < 20; ++i) {
-      const auto numbers =
-          i % 2 == 0 ? floats(group, 20 * kCount).subspan(i * kCount, kCount) : std::span(own[i]);
-      fill(numbers, group.rank(), i);
-      tickets.push_back(group.start_all_reduce(numbers));
-    }
-    std::vector<float> last = {1};
-    EXPECT_EQ(group.all_reduce(std::span(last)), Outcome::kDone) << group.why();
-    EXPECT_EQ(last[0], 3);
-    for (std::uint64_t i = 20; i-- > 0;) {
-      EXPECT_EQ(group.wait(tickets[i]), Outcome::kDone) << group.why();
-      const auto numbers =
-          i % 2 == 0 ? floats(group, 20 * kCount).subspan(i * kCount, kCount) : std::span(own[i]);
-      EXPECT_TRUE(same_bits<float>(numbers, reference_sum<float>(3, kCount, i))) << i;
-    }
-  });
-}
-
-TEST(Group, ASynchronousOperationDoesNotOvertakeAStartedOne) {
-  TestJob job(2, 1 << 20);
-  job.run([](Group& group) {
-    const auto numbers = floats(group, 200'000);
-    std::fill(numbers.begin(), numbers.end(), 1.0F);
-    (void)group.start_all_reduce(numbers);
-    (void)group.start_all_reduce(numbers);
-    EXPECT_EQ(group.all_reduce(numbers), Outcome::kDone);
-    EXPECT_EQ(std::count(numbers.begin(), numbers.end(), 8.0F), 200'000);
-  });
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ std::shared_ptr<Work> Queue::start(Work::Body body) {
 void Queue::drain() {
   if (!used_) return;
   std::unique_lock lock(mutex_);
-  progress_.wait(lock, [&] { return waiting_.empty() && !busy_; });
+  progress_.wait(lock, [&] { return waiting_.empty() && !busy_ && !telling_; });
 }
 
 bool Queue::is_idle() const {
@@ -66,11 +66,15 @@ void Queue::run() {
     busy_ = false;
     failed_ = failed_ || !result || result->outcome != Outcome::kDone;
     work->end(std::move(result));
+    if (!waiting_.empty()) continue;
+    if (std::exchange(failed_, false) && on_failed_) {
+      telling_ = true;
+      lock.unlock();
+      on_failed_();
+      lock.lock();
+      telling_ = false;
+    }
     progress_.notify_all();
-    if (!waiting_.empty() || !failed_ || !on_failed_) continue;
-    lock.unlock();
-    on_failed_();
-    lock.lock();
   }
 }
 

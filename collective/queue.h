@@ -1,4 +1,5 @@
-// Queue: operations that were started, run one after another on a thread of its own.
+// Queue: operations that were started, run one after another on a thread of its own. Each team has
+// one; that of the world's team also runs the sums of the steps, so that there is one order.
 #pragma once
 
 #include <atomic>
@@ -41,20 +42,20 @@ class Work {
 // Any thread.
 class Queue {
  public:
-  // The queue's thread calls `on_thread` once, when it begins. It calls `on_failed` each time the
-  // queue has become empty, from the first operation on that has not ended as done. Both may be
+  // The queue's thread calls `on_thread` once, when it begins. It calls `on_failed` when the queue
+  // has become empty and an operation has not ended as done since it was empty last. Both may be
   // empty functions.
   explicit Queue(std::function<void()> on_thread = {}, std::function<void()> on_failed = {})
       : on_thread_(std::move(on_thread)), on_failed_(std::move(on_failed)) {}
-  // Runs all that was started, so abort the group before.
+  // Runs all that was started, so abort their groups before.
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
   // The thread is made by the first start.
   [[nodiscard]] std::shared_ptr<Work> start(Work::Body body);
-  void drain();  // Returns when nothing is under way.
-  // Whether nothing is under way. It is so as soon as the last Work can be seen to have ended.
+  void drain();  // Returns when nothing is under way, `on_failed` neither.
+  // Whether no operation is under way. It is so as soon as the last Work can be seen to have ended.
   [[nodiscard]] bool is_idle() const;
 
  private:
@@ -68,7 +69,8 @@ class Queue {
   std::condition_variable progress_;
   std::deque<std::shared_ptr<Work>> waiting_;
   bool busy_ = false;
-  bool failed_ = false;
+  bool failed_ = false;   // An operation, since on_failed_ was called.
+  bool telling_ = false;  // on_failed_ is being called.
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -37,6 +37,29 @@ TEST(Queue, RunsInTheOrderOfStartingAndTellsWhatIsNotYetDone) {
   EXPECT_EQ(order, (std::vector{1, 2}));
 }
 
+TEST(Queue, TellsWhenItIsEmptyAndAnOperationHasFailed) {
+  std::atomic<int> threads{0};
+  std::atomic<int> told{0};
+  Queue queue([&] { ++threads; }, [&] { ++told; });
+  const auto run = [&](Outcome first, Outcome second) {
+    std::atomic<bool> go{false};
+    (void)queue.start([&] {
+      go.wait(false);
+      return Verdict{first, {}};
+    });
+    (void)queue.start([&] { return Verdict{second, {}}; });
+    go = true;
+    go.notify_all();
+    queue.drain();
+    return told.load();
+  };
+  EXPECT_EQ(run(Outcome::kDone, Outcome::kDone), 0);
+  EXPECT_EQ(run(Outcome::kAborted, Outcome::kDone), 1);
+  EXPECT_EQ(run(Outcome::kDone, Outcome::kDone), 1);
+  EXPECT_EQ(run(Outcome::kAborted, Outcome::kAborted), 2);
+  EXPECT_EQ(threads, 1);
+}
+
 TEST(Queue, EndsWithWhatWasStarted) {
   int ran = 0;
   {

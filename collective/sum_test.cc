@@ -199,10 +199,10 @@ TEST(Sum, OfTwoHundredRanksIsTheSameByEveryPath) {
     for (const bool is_registered : {true, false}) {
       const std::span<float> memory = is_registered ? registered : std::span(own);
       fill(memory.first(40), group.rank(), 1);
-      ASSERT_EQ(group.wait(group.start_all_reduce(memory.first(40))), Outcome::kDone);
+      ASSERT_EQ(group.all_reduce(memory.first(40)), Outcome::kDone);
       EXPECT_TRUE(same_bits<float>(memory.first(40), small)) << "rank " << group.rank();
       fill(memory, group.rank(), 2);
-      ASSERT_EQ(group.wait(group.start_all_reduce(memory)), Outcome::kDone);
+      ASSERT_EQ(group.all_reduce(memory), Outcome::kDone);
       EXPECT_TRUE(same_bits<float>(memory, large)) << "rank " << group.rank();
     }
     std::vector<std::int32_t> all(kRanks);
@@ -260,7 +260,6 @@ TEST(Reduction, OfNothingNeedsNoRegisteredMemory) {
   TestJob job(3);
   job.run([](Group& group) {
     EXPECT_EQ(group.all_reduce({nullptr, 0, Element::kFloat32}, nullptr), Outcome::kDone);
-    EXPECT_EQ(group.wait(group.start_all_reduce(std::span<float>())), Outcome::kDone);
   });
   TestJob two(2);
   two.run([](Group& group) {

@@ -15,11 +15,11 @@ constexpr std::size_t kNameMax = 60;
 
 }  // namespace
 
-std::unique_ptr<Team> Team::of_world(std::shared_ptr<CurrentGeneration> current, Rank me,
-                                     int world_size) {
+std::unique_ptr<Team> Team::of_world(std::shared_ptr<CurrentGeneration> current,
+                                     std::shared_ptr<Queue> queue, Rank me, int world_size) {
   Members members{.ranks = {}, .me = me, .name = ""};
   for (Rank rank = 0; rank < world_size; ++rank) members.ranks.push_back(rank);
-  return std::unique_ptr<Team>(new Team(std::move(current), std::move(members)));
+  return std::unique_ptr<Team>(new Team(std::move(current), std::move(members), std::move(queue)));
 }
 
 Result<std::unique_ptr<Team>> Team::open(std::shared_ptr<CurrentGeneration> current, Rank me,
@@ -47,11 +47,12 @@ Result<std::unique_ptr<Team>> Team::open(std::shared_ptr<CurrentGeneration> curr
   return std::unique_ptr<Team>(new Team(std::move(current), std::move(members)));
 }
 
-Team::Team(std::shared_ptr<CurrentGeneration> current, Members members)
-    : current_(std::move(current)), members_(std::move(members)) {}
+Team::Team(std::shared_ptr<CurrentGeneration> current, Members members,
+           std::shared_ptr<Queue> queue)
+    : current_(std::move(current)), members_(std::move(members)), queue_(std::move(queue)) {}
 
 Team::~Team() {
-  const bool idle = queue_.is_idle();
+  const bool idle = queue_->is_idle();
   std::shared_ptr<Group> group = members_.name.empty() ? current_->now().world : nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -59,15 +60,16 @@ Team::~Team() {
     if (group_) group = group_;
   }
   if (!idle && group) group->abort();
+  if (members_.name.empty()) queue_->drain();  // It does not end here.
 }
 
 Result<Verdict> Team::run(const Body& body) {
-  queue_.drain();
+  queue_->drain();
   return perform(body);
 }
 
 std::shared_ptr<Work> Team::start(Body body) {
-  return queue_.start([this, body = std::move(body)] { return perform(body); });
+  return queue_->start([this, body = std::move(body)] { return perform(body); });
 }
 
 Result<Verdict> Team::perform(const Body& body) {

@@ -30,9 +30,9 @@ class Team {
   // An operation, done with the group of the current generation.
   using Body = std::function<Verdict(Group&)>;
 
-  // The team of all ranks of a world.
-  static std::unique_ptr<Team> of_world(std::shared_ptr<CurrentGeneration> current, Rank me,
-                                        int world_size);
+  // The team of all ranks of a world. What it starts goes into `queue`, whoever else uses that.
+  static std::unique_ptr<Team> of_world(std::shared_ptr<CurrentGeneration> current,
+                                        std::shared_ptr<Queue> queue, Rank me, int world_size);
   // That of `ranks` of a world, in their order; `prefix` tells apart the teams' folders of
   // different callers. Errors (kUser): a name or ranks that are impossible, or without `me`.
   static Result<std::unique_ptr<Team>> open(std::shared_ptr<CurrentGeneration> current, Rank me,
@@ -48,7 +48,6 @@ class Team {
   // Does it when what was started has ended. Errors: the group could not be formed.
   [[nodiscard]] Result<Verdict> run(const Body& body);
   [[nodiscard]] std::shared_ptr<Work> start(Body body);
-  void drain() { queue_.drain(); }
 
   // The team of two in which `from` sends to `to` (ranks in this team) what has this tag, and
   // nothing else.
@@ -60,7 +59,8 @@ class Team {
     int me = 0;               // This process's rank in the team.
     std::string name;         // Of its folder; empty: the world.
   };
-  Team(std::shared_ptr<CurrentGeneration> current, Members members);
+  Team(std::shared_ptr<CurrentGeneration> current, Members members,
+       std::shared_ptr<Queue> queue = std::make_shared<Queue>());
   [[nodiscard]] Result<Verdict> perform(const Body& body);
   // The group of the current generation; null: there is none.
   [[nodiscard]] Result<std::shared_ptr<Group>> enter();
@@ -78,7 +78,7 @@ class Team {
   std::optional<std::stop_callback<std::function<void()>>> on_abort_;  // Ends group_.
   std::mutex pairs_mutex_;
   std::map<std::tuple<int, int, unsigned>, std::unique_ptr<Team>> pairs_;
-  Queue queue_;  // Last: its thread uses all above.
+  std::shared_ptr<Queue> queue_;  // Last: its thread uses all above.
 };
 
 }  // namespace holdfast::collective

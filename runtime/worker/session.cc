@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <mutex>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -43,7 +43,9 @@ struct Session::Parts {
         identity(std::move(i)),
         store(std::move(s)),
         regions(std::make_shared<collective::Regions>(identity.directory, identity.rank)),
-        current(std::make_shared<collective::CurrentGeneration>(current_options(w, identity))) {}
+        current(std::make_shared<collective::CurrentGeneration>(current_options(w, identity))),
+        queue(std::make_shared<collective::Queue>([this] { sums_thread = ::gettid(); },
+                                                  [this] { worker.tell(trainer::SumsIdle{}); })) {}
 
   // Tells the machine of a call and does what it says, until it goes back to the program.
   trainer::Return call(const trainer::Event& event);
@@ -71,7 +73,7 @@ struct Session::Parts {
   Group::Options group_options(Generation formed);
   void trace_step();
   bool stop(Generation stopped);
-  void note_sums_thread(pid_t thread);
+  Group& idle_group();
 
   Worker& worker;
   Identity identity;
@@ -79,8 +81,7 @@ struct Session::Parts {
   std::shared_ptr<collective::Regions> regions;
   std::shared_ptr<collective::CurrentGeneration> current;
   std::function<void(Generation)> on_stop;
-  std::mutex sums_mutex;
-  pid_t sums_thread = 0;  // In which the group makes its sums; 0: there is none.
+  std::atomic<pid_t> sums_thread = 0;  // The queue's; 0: it has not begun.
   arena::Position begin_position;
   std::optional<trainer::Repair> due;  // Between two calls of meet().
   bool was_cleared = false;            // What was filled before is no more.
@@ -91,11 +92,13 @@ struct Session::Parts {
   pid_t owner = ::getpid();
   Rank ended_rank = kNoRank;  // After Began::kTooLate.
   bool ended = false;
-  std::vector<collective::Ticket> sums;     // Of the step under way.
+  // Of the step under way. Null: the group was aborted, and it never began.
+  std::vector<std::shared_ptr<collective::Work>> sums;
   Outcome mark = Outcome::kDone;            // Of the step under way: what its body met.
   const arena::StagedStep* step = nullptr;  // While end_step() runs, as are the next two.
   double loss = 0;
   std::uint64_t samples = 0;
+  std::shared_ptr<collective::Queue> queue;  // Last: its thread uses all above.
 };
 
 // ---- Work for the trainer machine ---------------------------------------------------------------
@@ -172,9 +175,7 @@ Group::Options Session::Parts::group_options(Generation formed) {
                          .registered = store->gradients(),
                          .regions = regions,
                          .layout = worker.neighbours().layout(),
-                         .agreed = static_cast<std::uint64_t>(worker.settings().replicas),
-                         .on_thread = [this] { note_sums_thread(::gettid()); },
-                         .on_failed = [this] { worker.tell(trainer::SumsIdle{}); }};
+                         .agreed = static_cast<std::uint64_t>(worker.settings().replicas)};
   options.join_timeout =
       std::chrono::duration_cast<std::chrono::milliseconds>(worker.settings().replacement_timeout);
   return options;
@@ -202,6 +203,8 @@ void Session::Parts::do_work(const trainer::JoinGroup& work) {
   }
   group = *std::move(formed);
   current->formed(group);
+  // In the steps to come it is equal to the others again.
+  if (sums_thread != 0) os::take_usual_slice(sums_thread);
   const auto took = std::chrono::duration<double, std::milli>(io::Loop::now() - began).count();
   worker.trace().event("reform",
                        {{"rank", identity.rank}, {"generation", generation}, {"ms", took}});
@@ -261,7 +264,7 @@ void Session::Parts::do_work(const trainer::ExchangeCopies& work) {
 }
 
 void Session::Parts::do_work(const trainer::Arrive&) {
-  note(group->barrier());
+  note(idle_group().barrier());
   worker.tell(trainer::Arrived{outcome_of(mark), mark == Outcome::kDone ? "" : group->why()});
 }
 
@@ -275,24 +278,18 @@ void Session::Parts::do_work(const trainer::Update&) {
 void Session::Parts::drop_group() {
   copies.reset();
   if (!group) return;
-  note_sums_thread(0);
   group->abort();  // Leaving is for the end of the training: others must not take it for that.
-  group->drain();  // Somebody else may hold it for a moment longer.
+  queue->drain();
   current->formed(nullptr);
   group.reset();
   sums.clear();
 }
 
-void Session::Parts::note_sums_thread(pid_t thread) {
-  const std::lock_guard lock(sums_mutex);
-  sums_thread = thread;
-}
-
 // The control thread: never blocks for longer than these lines.
 bool Session::Parts::stop(Generation stopped) {
   if (on_stop) on_stop(stopped);
-  const bool idle = current->abort(stopped);
-  const std::lock_guard lock(sums_mutex);
+  current->abort(stopped);
+  const bool idle = queue->is_idle();
   // The training thread waits for this one.
   if (sums_thread != 0) (void)os::take_short_slice(sums_thread);
   return idle;
@@ -303,9 +300,17 @@ Outcome Session::Parts::note(Outcome outcome) {
   return outcome;
 }
 
+// Of all that was started.
 void Session::Parts::wait_for_sums() {
-  for (const auto& ticket : sums) note(group->wait(ticket));
+  queue->drain();
+  for (const auto& sum : sums) note(sum ? sum->wait()->outcome : Outcome::kAborted);
   sums.clear();
+}
+
+// For an operation in the caller's thread: operations run in the order of calls.
+Group& Session::Parts::idle_group() {
+  queue->drain();
+  return *group;
 }
 
 // By the thread that makes it, or that finds it made.
@@ -394,7 +399,7 @@ Status Session::join(const arena::Position& position) {
 
 Result<Began> Session::begin_step() {
   Parts& p = *parts_;
-  if (p.group) p.wait_for_sums();  // Of a step that was begun and given up.
+  p.wait_for_sums();  // Of a step that was begun and given up.
   p.mark = Outcome::kDone;
   const auto result = p.call(trainer::StepBegun{p.group && p.group->aborted()});
   p.generation = p.worker.generation();
@@ -417,8 +422,16 @@ std::string Session::why_too_late() const {
 }
 
 void Session::reduce(collective::Numbers bucket) {
-  HF_ASSERT(parts_->group != nullptr);
-  parts_->sums.push_back(parts_->group->start_all_reduce(bucket));
+  Parts& p = *parts_;
+  HF_ASSERT(p.group != nullptr);
+  std::shared_ptr<collective::Work> sum;
+  // Nobody has to wake up for what can only fail.
+  if (!p.group->aborted() || !p.queue->is_idle()) {
+    sum = p.queue->start([group = p.group.get(), bucket] {
+      return collective::Verdict{group->all_reduce(bucket), {}};
+    });
+  }
+  p.sums.push_back(std::move(sum));
 }
 
 Result<Ended> Session::end_step(const arena::StagedStep& step, double loss, std::uint64_t samples) {
@@ -443,13 +456,13 @@ Result<Ended> Session::end_step(const arena::StagedStep& step, double loss, std:
 }
 
 Outcome Session::barrier() {
-  return parts_->note(parts_->group->barrier());
+  return parts_->note(parts_->idle_group().barrier());
 }
 Outcome Session::broadcast(std::span<std::byte> bytes, Rank root) {
-  return parts_->note(parts_->group->broadcast(bytes, root));
+  return parts_->note(parts_->idle_group().broadcast(bytes, root));
 }
 Outcome Session::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
-  return parts_->note(parts_->group->all_gather(mine, all));
+  return parts_->note(parts_->idle_group().all_gather(mine, all));
 }
 
 std::shared_ptr<Group> Session::group() const {
@@ -457,6 +470,9 @@ std::shared_ptr<Group> Session::group() const {
 }
 const std::shared_ptr<collective::CurrentGeneration>& Session::current() const {
   return parts_->current;
+}
+const std::shared_ptr<collective::Queue>& Session::queue() const {
+  return parts_->queue;
 }
 const std::shared_ptr<collective::Regions>& Session::regions() const {
   return parts_->regions;
@@ -475,7 +491,7 @@ Status Session::end() {
                  "this rank ends, and was asked for the version 0 with which all begin"};
   }
   if (std::exchange(p.ended, true)) return {};
-  if (p.group) p.group->leave();
+  if (p.group) p.idle_group().leave();
   p.worker.trace().event("end", {{"rank", p.identity.rank}, {"version", p.version()}});
   return p.worker.end();
 }

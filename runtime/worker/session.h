@@ -34,6 +34,7 @@
 #include "collective/current_generation.h"
 #include "collective/group.h"
 #include "collective/numbers.h"
+#include "collective/queue.h"
 #include "collective/regions.h"
 #include "runtime/worker/state_store.h"
 #include "runtime/worker/worker.h"
@@ -107,10 +108,13 @@ class Session {
   // For faces that exchange more than the above: the group of generation(), null before the first
   // begin_step() and aborted after a fault. Its operations come between begin_step() and
   // end_step(), and have ended before either is called: the latter's wait may be taken for a
-  // standstill. To be let go of before the Session ends: the group's thread calls it.
+  // standstill.
   [[nodiscard]] std::shared_ptr<collective::Group> group() const;
   // The same as the teams of some ranks see it; they end with it when a generation is aborted.
   [[nodiscard]] const std::shared_ptr<collective::CurrentGeneration>& current() const;
+  // What was started for the world, sums and all else. begin_step(), end_step() and end() wait for
+  // it. To be let go of before the Session ends: its thread calls it.
+  [[nodiscard]] const std::shared_ptr<collective::Queue>& queue() const;
   // Memory of this rank that the group's sums of any memory write into without copies; it may come
   // and go at any time, and outlives the Session. Any thread.
   [[nodiscard]] const std::shared_ptr<collective::Regions>& regions() const;
