@@ -1,5 +1,6 @@
 // SpanPart's meetings: see span_part.h.
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <iterator>
 #include <type_traits>
@@ -31,22 +32,13 @@ struct BlockHead {
   std::uint64_t data_bytes;
 };
 
-// What of a Request all ranks have to agree about.
-struct ShownRequest {
-  std::uint64_t sequence;
-  std::uint64_t bytes;
-  std::uint64_t offset;
-  std::int32_t root;
-  Kind kind;
-  Element element;
-  Op op;
-  Fault fault;
-};
-static_assert(sizeof(ShownRequest) == 32 && std::has_unique_object_representations_v<ShownRequest>);
+// What of a Request all ranks have to agree about is all before its last member.
+constexpr std::size_t kShownBytes = offsetof(Request, address);
+static_assert(kShownBytes == 32 && std::has_unique_object_representations_v<Request>);
 
 template <class T>
-void append_bytes(std::vector<std::byte>& to, const T& value) {
-  const auto bytes = std::as_bytes(std::span(&value, 1));
+void append_bytes(std::vector<std::byte>& to, const T& value, std::size_t most = sizeof(T)) {
+  const auto bytes = std::as_bytes(std::span(&value, 1)).first(most);
   to.insert(to.end(), bytes.begin(), bytes.end());
 }
 
@@ -57,32 +49,10 @@ T read_as(const std::byte* from) {
   return value;
 }
 
-ShownRequest shown_of(const Request& r) {
-  return {.sequence = r.sequence,
-          .bytes = r.bytes,
-          .offset = r.offset,
-          .root = r.root,
-          .kind = r.kind,
-          .element = r.element,
-          .op = r.op,
-          .fault = r.fault};
-}
-
 // Whether a request that came may be talked about.
-bool is_sound(const ShownRequest& r) {
+bool is_sound(const Request& r) {
   return r.kind <= Kind::kIntroduction && r.element <= Element::kBytes && r.op <= Op::kAverage &&
          r.fault <= Fault::kNoRoom;
-}
-
-Request request_of(const ShownRequest& r) {
-  return {.sequence = r.sequence,
-          .bytes = r.bytes,
-          .offset = r.offset,
-          .root = r.root,
-          .kind = r.kind,
-          .element = r.element,
-          .op = r.op,
-          .fault = r.fault};
 }
 
 }  // namespace
@@ -140,7 +110,7 @@ void SpanPart::add_own_block(std::span<const std::byte> shown) {
   append_bytes(blocks_,
                BlockHead{static_cast<std::uint32_t>(map_.host),
                          static_cast<std::uint32_t>(block.requests.size()), identity_, data});
-  for (const Request& r : block.requests) append_bytes(blocks_, shown_of(r));
+  for (const Request& r : block.requests) append_bytes(blocks_, r, kShownBytes);
   block.at = sizeof(Frame);
   block.same_options = true;
   if (data == 0) {
@@ -171,7 +141,7 @@ bool SpanPart::accepts(const Frame& frame, std::size_t round) const {
   std::size_t most = 0;
   for (std::size_t i = first; i < last; ++i) {
     const auto host = static_cast<std::size_t>(map_.host_at(-static_cast<int>(i)));
-    most += sizeof(BlockHead) + map_.ranks[host].size() * (sizeof(ShownRequest) + kMeetingBytes);
+    most += sizeof(BlockHead) + map_.ranks[host].size() * (kShownBytes + kMeetingBytes);
   }
   return frame.bytes <= most;
 }
@@ -186,12 +156,12 @@ bool SpanPart::take_block(std::size_t& at, std::size_t end, int host) {
   const std::size_t ranks = map_.ranks[static_cast<std::size_t>(host)].size();
   if (head.host != static_cast<std::uint32_t>(host)) return false;
   if (head.requests != 1 && head.requests != ranks) return false;
-  if (end - at < head.requests * sizeof(ShownRequest)) return false;
+  if (end - at < head.requests * kShownBytes) return false;
   block.requests.clear();
-  for (std::uint32_t i = 0; i < head.requests; ++i, at += sizeof(ShownRequest)) {
-    const auto shown = read_as<ShownRequest>(&blocks_[at]);
+  for (std::uint32_t i = 0; i < head.requests; ++i, at += kShownBytes) {
+    Request& shown = block.requests.emplace_back();
+    std::memcpy(static_cast<void*>(&shown), &blocks_[at], kShownBytes);
     if (!is_sound(shown)) return false;
-    block.requests.push_back(request_of(shown));
   }
   block.same_options = head.identity == identity_;
   // With other options, other data may be small there.
