@@ -36,62 +36,8 @@ Status check_layout(const Group::Options& o) {
 
 Result<std::unique_ptr<Group>> Group::join(const Options& options, std::stop_token cancel) {
   if (const Status good = check_layout(options); !good) return good.error();
-  std::unique_ptr<Part> part;
-  if (lies_on_one_host(options.layout)) {
-    auto joined = HostPart::join(options, cancel);
-    if (!joined) return joined.error();
-    part = *std::move(joined);
-  } else {
-    auto joined = SpanPart::join(options, cancel);
-    if (!joined) return joined.error();
-    part = *std::move(joined);
-  }
-  return std::unique_ptr<Group>(new Group(std::move(part)));
-}
-
-Group::~Group() {
-  leave();
-}
-
-int Group::rank() const {
-  return part_->rank();
-}
-int Group::world_size() const {
-  return part_->world_size();
-}
-std::span<std::byte> Group::registered() const {
-  return part_->registered();
-}
-
-Outcome Group::all_reduce(Numbers to, const std::byte* from, Op op) {
-  return part_->all_reduce(to, from, op);
-}
-
-Outcome Group::broadcast(std::span<std::byte> bytes, int root) {
-  return part_->broadcast(bytes, root);
-}
-
-Outcome Group::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
-  return part_->all_gather(mine, all);
-}
-
-Outcome Group::barrier() {
-  return part_->barrier();
-}
-
-void Group::abort() {
-  part_->abort();
-}
-bool Group::aborted() const {
-  return part_->aborted();
-}
-
-void Group::leave() {
-  part_->leave();
-}
-
-std::string Group::why() const {
-  return part_->why();
+  return lies_on_one_host(options.layout) ? HostPart::join(options, cancel)
+                                          : SpanPart::join(options, cancel);
 }
 
 }  // namespace holdfast::collective

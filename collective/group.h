@@ -23,6 +23,8 @@
 // A reduction is always ((r0 op r1) op r2) op ... in rank order, for each element alike. So its
 // bits are the same in all ranks, whatever the size, the alignment, the path and the timing.
 //
+// Of which kind a Group is depends on where its ranks lie: HostPart or SpanPart.
+//
 // Threads: one thread at a time calls operations. abort(), aborted() and why() may be called by any
 // thread at any time.
 #pragma once
@@ -34,7 +36,6 @@
 #include <span>
 #include <stop_token>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -44,8 +45,6 @@
 #include "collective/regions.h"
 
 namespace holdfast::collective {
-
-class Part;
 
 // Memory that is the same range of one file per rank (its arena). All ranks map it, so that sums
 // are written straight into every rank's buffer.
@@ -98,14 +97,14 @@ class Group {
   // that gives up ends the forming for all: come back with a higher generation.
   static Result<std::unique_ptr<Group>> join(const Options& options, std::stop_token cancel = {});
 
-  ~Group();  // Leaves.
+  virtual ~Group() = default;  // Leaves.
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  [[nodiscard]] int rank() const;
-  [[nodiscard]] int world_size() const;
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int world_size() const = 0;
   // This rank's registered memory, at Registered::memory if that was given.
-  [[nodiscard]] std::span<std::byte> registered() const;
+  [[nodiscard]] virtual std::span<std::byte> registered() const = 0;
 
   // Reduces over all ranks, in place, or into `to` out of as many numbers of that type at `from`,
   // which stay as they are and do not overlap `to`. Unless kDone, the contents of `to` are
@@ -129,35 +128,33 @@ class Group {
   Outcome all_reduce(Numbers numbers, Op op = Op::kSum) {
     return all_reduce(numbers, numbers.data, op);
   }
-  Outcome all_reduce(Numbers to, const std::byte* from, Op op = Op::kSum);
+  virtual Outcome all_reduce(Numbers to, const std::byte* from, Op op = Op::kSum) = 0;
   // `bytes` of rank `root` appear in all ranks. Unless kDone, undefined in the other ranks.
-  Outcome broadcast(std::span<std::byte> bytes, int root);
+  virtual Outcome broadcast(std::span<std::byte> bytes, int root) = 0;
   // `all` becomes rank 0's `mine`, then rank 1's, ...; as many bytes from each; all.size() must be
   // mine.size() * world_size(). Unless kDone, the contents of `all` are undefined.
-  Outcome all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
+  virtual Outcome all_gather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
   // kDone: every rank has called it.
-  Outcome barrier();
+  virtual Outcome barrier() = 0;
 
   // Every waiter of every rank returns kAborted, and so does every later call. Does not wait. May
   // be called again. An operation that was complete before stays kDone.
   // Other hosts' ranks see it by the ends of links, which the first rank of this host holds: at
   // once if that is this rank, or is in an operation; else when it begins its next one. So whoever
   // knows of a failure tells all hosts' processes, and each calls abort().
-  void abort();
-  [[nodiscard]] bool aborted() const;
+  virtual void abort() = 0;
+  [[nodiscard]] virtual bool aborted() const = 0;
 
   // Says that this rank will begin no more operations. Others who wait for this rank get kLeft.
   // Idempotent; the destructor does it too.
-  void leave();
+  virtual void leave() = 0;
 
   // After kLeft or kMismatch: one sentence that names the ranks and what each asked for (or for
   // what there was no room). Else "".
-  [[nodiscard]] std::string why() const;
+  [[nodiscard]] virtual std::string why() const = 0;
 
- private:
-  explicit Group(std::unique_ptr<Part> part) : part_(std::move(part)) {}
-
-  std::unique_ptr<Part> part_;
+ protected:
+  Group() = default;
 };
 
 }  // namespace holdfast::collective

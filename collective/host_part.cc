@@ -45,8 +45,8 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 }  // namespace
 
-Result<std::unique_ptr<HostPart>> HostPart::join(const Group::Options& options,
-                                                 const std::stop_token& cancel) {
+Result<std::unique_ptr<Group>> HostPart::join(const Options& options,
+                                              const std::stop_token& cancel) {
   auto segment = Segment::open(options);
   if (!segment) return segment.error();
   std::unique_ptr<HostPart> part(new HostPart);
@@ -66,7 +66,8 @@ Result<std::unique_ptr<HostPart>> HostPart::join(const Group::Options& options,
   part->registered_ = *std::move(mapped);
   if (const Status met = part->segment_->meet(options, cancel); !met) return met.error();
   part->wait_policy_ = WaitPolicy::among(options.world_size);
-  return part;
+  part->is_member_ = true;
+  return std::unique_ptr<Group>(std::move(part));
 }
 
 // ---- barriers -----------------------------------------------------------------------------------

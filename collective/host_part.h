@@ -1,5 +1,4 @@
-// HostPart: what a Group does within one host, over shared memory. It is one rank's side of the
-// operations, each done in the caller's thread.
+// HostPart: one rank's part in a Group within one host, over shared memory.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +8,11 @@
 #include <span>
 #include <stop_token>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
 #include "collective/group.h"
-#include "collective/part.h"
 #include "collective/registered_rows.h"
 #include "collective/request.h"
 #include "collective/segment.h"
@@ -27,11 +26,11 @@ struct Range {
   std::size_t end;
 };
 
-// One thread at a time, but for abort(), aborted() and why(). Contracts: Group.
-class HostPart final : public Part {
+// Contracts: Group.
+class HostPart final : public Group {
  public:
-  static Result<std::unique_ptr<HostPart>> join(const Group::Options& options,
-                                                const std::stop_token& cancel);
+  static Result<std::unique_ptr<Group>> join(const Options& options, const std::stop_token& cancel);
+  ~HostPart() override { leave(); }
 
   Outcome all_reduce(Numbers to, const std::byte* from, Op op) override;
   Outcome broadcast(std::span<std::byte> bytes, int root) override;
@@ -39,7 +38,9 @@ class HostPart final : public Part {
   Outcome barrier() override { return begin({.kind = Kind::kBarrier}); }
   void abort() override { segment_->gate().abort(); }
   [[nodiscard]] bool aborted() const override { return segment_->gate().aborted(); }
-  void leave() override { segment_->leave(); }
+  void leave() override {
+    if (std::exchange(is_member_, false)) segment_->leave();
+  }
   [[nodiscard]] std::string why() const override;
 
   [[nodiscard]] int rank() const override { return segment_->rank(); }
@@ -93,6 +94,7 @@ class HostPart final : public Part {
   std::vector<std::byte*> block_rows_;
   std::vector<const std::byte*> piece_rows_;
   std::vector<RegionAddress> addresses_;
+  bool is_member_ = false;      // Has joined, and has not left.
   std::uint64_t barriers_ = 1;  // Passed so far, the joining among them.
   WaitPolicy wait_policy_;
   std::uint64_t operations_ = 0;  // Begun so far.

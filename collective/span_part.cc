@@ -68,8 +68,8 @@ SpanPart::SpanPart(const Group::Options& options)
 
 // ---- joining ------------------------------------------------------------------------------------
 
-Result<std::unique_ptr<SpanPart>> SpanPart::join(const Group::Options& options,
-                                                 const std::stop_token& cancel) {
+Result<std::unique_ptr<Group>> SpanPart::join(const Options& options,
+                                              const std::stop_token& cancel) {
   if (const Status good = Segment::check(options); !good) return good.error();
   const auto deadline = std::chrono::steady_clock::now() + options.join_timeout;
   std::unique_ptr<SpanPart> part(new SpanPart(options));
@@ -96,8 +96,9 @@ Result<std::unique_ptr<SpanPart>> SpanPart::join(const Group::Options& options,
   }
   if (const Status met = part->meet_first(options); !met) return met.error();
   part->joining_.reset();
+  part->is_member_ = true;
   part->looks_around_ = part->map_.leads_host() && part->has_mates();
-  return part;
+  return std::unique_ptr<Group>(std::move(part));
 }
 
 // Makes the links, but no longer than this host's ranks are all there.
@@ -211,7 +212,7 @@ Outcome SpanPart::end_with(const Verdict& verdict) {
 }
 
 void SpanPart::leave() {
-  if (std::exchange(has_left_, true)) return;
+  if (!std::exchange(is_member_, false)) return;
   segment_->leave();
   if (map_.leads_host() && final_ == Outcome::kDone && !aborted()) {
     send_left(0, operations_ + 1, segment_->left());

@@ -31,7 +31,6 @@
 #include "base/result.h"
 #include "collective/flow.h"
 #include "collective/group.h"
-#include "collective/part.h"
 #include "collective/pumps.h"
 #include "collective/registered_rows.h"
 #include "collective/request.h"
@@ -41,11 +40,11 @@
 
 namespace holdfast::collective {
 
-// One thread at a time, but for abort(), aborted() and why(). Contracts: Group.
-class SpanPart final : public Part {
+// Contracts: Group.
+class SpanPart final : public Group {
  public:
-  static Result<std::unique_ptr<SpanPart>> join(const Group::Options& options,
-                                                const std::stop_token& cancel);
+  static Result<std::unique_ptr<Group>> join(const Options& options, const std::stop_token& cancel);
+  ~SpanPart() override { leave(); }
 
   Outcome all_reduce(Numbers to, const std::byte* from, Op op) override;
   Outcome broadcast(std::span<std::byte> bytes, int root) override;
@@ -138,7 +137,7 @@ class SpanPart final : public Part {
   std::uint64_t barriers_ = 1;                    // Of the host's gate, the joining among them.
   std::uint64_t operations_ = ~std::uint64_t{0};  // Begun so far; number 0 is the joining.
   Request current_;
-  bool has_left_ = false;
+  bool is_member_ = false;  // Has joined, and has not left.
 
   // Of the meeting that is under way, where this rank leads.
   std::vector<std::byte> blocks_;   // A frame, and behind it the blocks in the order of distance.
