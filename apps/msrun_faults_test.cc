@@ -5,16 +5,20 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "apps/testing/job.h"
 #include "base/text.h"
 #include "os/files.h"
+#include "runtime/agent/idle.h"
 
 namespace holdfast::apps {
 namespace {
@@ -142,15 +146,56 @@ TEST(WrappedSpare, IsNoLongerIdleOnceItHasAPlace) {
   const auto idle = [](pid_t pid) { return ::sched_getscheduler(pid) == SCHED_IDLE; };
   // The wrapper, and the toy that it starts.
   const auto spares = [&job] { return job.processes("HOLDFAST_SPARE_FD=3"); };
-  ASSERT_TRUE(until([&] { return spares().size() >= 2; })) << job.output();
-  const auto promoted = spares();
-  if (!idle(promoted.front())) GTEST_SKIP() << "this user may not set a process back from idle";
-  // The wrapper may have been quicker than its agent.
-  ASSERT_TRUE(until([&] { return std::all_of(promoted.begin(), promoted.end(), idle); }));
+  std::vector<pid_t> promoted;
+  if (!runtime::may_undo_idle()) GTEST_SKIP() << "this user may not set a process back from idle";
+  ASSERT_TRUE(until([&] {  // Once it is ready.
+    promoted = spares();
+    return promoted.size() >= 2 && std::all_of(promoted.begin(), promoted.end(), idle);
+  })) << job.output();
   ASSERT_TRUE(job.reaches(20)) << job.output();
   ASSERT_TRUE(job.kill("MS_NODE_ID=0"));
   ASSERT_TRUE(until([&] { return job.status("recoveries") >= 1; })) << job.output();
   EXPECT_TRUE(std::none_of(promoted.begin(), promoted.end(), idle));
+  job.signal(0, SIGINT);
+  EXPECT_EQ(job.wait(), 128 + SIGINT);
+  EXPECT_TRUE(job.nothing_left());
+}
+
+// Of a processor that the ranks and two others keep busy, which leave it nothing.
+TEST(Spare, GetsReadyOnABusyMachineAsDoesItsSuccessor) {
+  if (!runtime::may_undo_idle()) GTEST_SKIP() << "no spare of this user is idle";
+  Job job("busy-spare");
+  cpu_set_t all;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(0, &one);
+  ASSERT_EQ(::sched_getaffinity(0, sizeof(all), &all), 0);
+  if (CPU_ISSET(0, &all) == 0) GTEST_SKIP() << "the first processor is not for this process";
+  ::sched_setaffinity(0, sizeof(one), &one);
+  std::atomic<bool> over = false;
+  std::thread busy([&over] {
+    while (!over) continue;
+  });
+  std::thread busy_too([&over] {
+    while (!over) continue;
+  });
+  job.launch(toy(job, 1'000'000, {"--worker_num", "2", "--spares", "1"}));
+  std::set<pid_t> seen;
+  const auto another_is_ready = [&] {
+    for (const pid_t pid : job.processes("HOLDFAST_SPARE_FD=3")) {
+      const bool is_ready = ::sched_getscheduler(pid) == SCHED_IDLE;
+      if (is_ready && seen.insert(pid).second) return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(job.reaches(5)) << job.output();
+  EXPECT_TRUE(until(another_is_ready, 20)) << job.output();
+  EXPECT_TRUE(job.kill("MS_NODE_ID=0"));
+  EXPECT_TRUE(until(another_is_ready, 20)) << job.output();
+  over = true;
+  busy.join();
+  busy_too.join();
+  ::sched_setaffinity(0, sizeof(all), &all);
   job.signal(0, SIGINT);
   EXPECT_EQ(job.wait(), 128 + SIGINT);
   EXPECT_TRUE(job.nothing_left());

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <variant>
 #include <vector>
@@ -58,6 +59,24 @@ void print_ranks(const Json& ranks) {
   }
 }
 
+// "spares on host1: 2 ready, 1 starting"; of those for one place each: "ready for 0, 1".
+void print_spares(const Json& spares) {
+  std::map<std::string, std::map<std::string, std::pair<int, std::string>>> hosts;
+  for (const auto& spare : spares) {
+    auto& [count, places] = hosts[words(spare, "host")][words(spare, "state")];
+    ++count;
+    const bool is_bound = spare.contains("node_id") && !spare["node_id"].is_null();
+    if (is_bound) places += cat(places.empty() ? " for " : ", ", words(spare, "node_id"));
+  }
+  for (const auto& [host, states] : hosts) {
+    std::string text;
+    for (const auto& [state, which] : states) {
+      text += cat(text.empty() ? "" : ", ", which.first, ' ', state, which.second);
+    }
+    std::printf("spares on %s: %s\n", host.c_str(), text.c_str());
+  }
+}
+
 void print(const Json& json) {
   const auto ranks = json.value("ranks", Json::array());
   const auto step = is_told(ranks, "version") ? ", step " + words(json, "version") : "";
@@ -70,6 +89,7 @@ void print(const Json& json) {
   const std::string cause = words(json, "cause");
   if (cause != "-" && !cause.empty()) std::printf("newest formation because: %s\n", cause.c_str());
   print_ranks(ranks);
+  print_spares(json.value("spares", Json::array()));
   for (const auto& one : json.value("without_place", Json::array())) {
     std::printf("worker '%s' (process %s on %s) %s: %s\n", words(one, "node_id").c_str(),
                 words(one, "pid").c_str(), words(one, "host").c_str(), words(one, "state").c_str(),

@@ -125,6 +125,9 @@ struct Secret {
   X(nursery, bool, kFlag, "HOLDFAST_NURSERY", "1", 0, 1,                                          \
     "0: msrun lets every process of a MindSpore program import MindSpore by itself, in place of " \
     "forking them from one that has.")                                                            \
+  X(spare_share, std::int32_t, kWhole, "HOLDFAST_SPARE_SHARE", "10", 0, 100,                      \
+    "The percentage of one processor that each spare may take from the training until it is "     \
+    "ready for a place. 0: only what the training leaves.")                                       \
   X(rehearse, bool, kFlag, "HOLDFAST_REHEARSE", "0", 0, 1,                                        \
     "1: a spare of a MindSpore program runs the script beside the job, up to a first step. "      \
     "Set by msrun --rehearse.")                                                                   \

@@ -28,6 +28,7 @@ struct Page {
   std::int32_t holder;    // Its process; written before `phase` becomes kHeld.
   Version version;        // The last step that it has noted.
   std::uint32_t end;      // Of the job, as it has noted it.
+  std::uint32_t ready;    // 1: noted.
   pthread_mutex_t alive;  // Robust; locked before `phase` becomes kHeld.
 };
 
@@ -113,6 +114,15 @@ Lifeline::~Lifeline() {
 
 void Lifeline::note(Version version) const {
   std::atomic_ref(page_.as<Page>(0)->version).store(version, std::memory_order_relaxed);
+}
+
+void Lifeline::note_ready() const {
+  std::atomic_ref(page_.as<Page>(0)->ready).store(1, std::memory_order_relaxed);
+}
+
+bool lifeline_ready(const std::string& path) {
+  const Result<Mapping> mapping = find_page(path);
+  return mapping && std::atomic_ref(mapping->as<Page>(0)->ready).load(std::memory_order_relaxed);
 }
 
 void Lifeline::note_end(bool well) const {

@@ -43,6 +43,8 @@ class Lifeline {
   Lifeline(Lifeline&&) noexcept = default;
   // The holder has made this step: its watcher reads so after the holder's end, too.
   void note(Version version) const;
+  // The holder, a spare, waits for its place, and can go on with it at once.
+  void note_ready() const;
   // The holder has heard that the job has ended, well or not: its watcher reads so, likewise.
   void note_end(bool well) const;
   ~Lifeline();  // Releases it: at once in the thread that called hold(), within 200 ms in another.
@@ -60,6 +62,9 @@ class Lifeline {
 
 // The last step that its holder has noted. kNoVersion: none, or there is no lifeline.
 [[nodiscard]] Version lifeline_version(const std::string& path);
+
+// Whether its holder has noted that it is ready.
+[[nodiscard]] bool lifeline_ready(const std::string& path);
 
 // Whether the job has ended well, if its holder has noted that it has ended.
 [[nodiscard]] std::optional<bool> lifeline_end(const std::string& path);

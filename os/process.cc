@@ -113,18 +113,29 @@ std::vector<pid_t> numbers_in(const std::string& folder) {
   return found;
 }
 
+std::vector<pid_t> members_of(pid_t group) {
+  std::vector<pid_t> members = {group};
+  for (const pid_t pid : numbers_in("/proc")) {
+    if (pid != group && ::getpgid(pid) == group) members.push_back(pid);
+  }
+  return members;
+}
+
+std::uint64_t processor_time(pid_t pid) {
+  clockid_t clock{};
+  timespec used{};
+  if (::clock_getcpuclockid(pid, &clock) != 0 || ::clock_gettime(clock, &used) != 0) return 0;
+  return static_cast<std::uint64_t>(used.tv_sec) * 1'000'000'000 +
+         static_cast<std::uint64_t>(used.tv_nsec);
+}
+
 bool is_stopped(pid_t pid) {
   const auto stat = look_at(pid).stat;
   return stat && stat->state == 'T';
 }
 
 std::optional<std::uint64_t> stopped_at(pid_t pid) {
-  clockid_t clock{};
-  timespec used{};
-  if (!is_stopped(pid) || ::clock_getcpuclockid(pid, &clock) != 0) return std::nullopt;
-  if (::clock_gettime(clock, &used) != 0) return std::nullopt;
-  return static_cast<std::uint64_t>(used.tv_sec) * 1'000'000'000U +
-         static_cast<std::uint64_t>(used.tv_nsec);
+  return is_stopped(pid) ? std::optional(processor_time(pid)) : std::nullopt;
 }
 
 std::optional<std::uint64_t> start_time(pid_t pid) {

@@ -30,6 +30,12 @@ bool is_exiting(pid_t pid);
 // "/proc/<pid>/task". Those that begin or end meanwhile may be missing.
 std::vector<pid_t> numbers_in(const std::string& folder);
 
+// The processes of a group, the leader first, even if it is gone.
+std::vector<pid_t> members_of(pid_t group);
+
+// The processor time, in ns, that a process has used; 0 if it is gone.
+std::uint64_t processor_time(pid_t pid);
+
 // True if a signal (SIGSTOP) has stopped the whole process until another signal lets it go on. A
 // slow process never looks like this, nor does one in a debugger.
 bool is_stopped(pid_t pid);

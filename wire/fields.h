@@ -134,10 +134,14 @@ struct Fields<PlaceState> {
                &PlaceState::alive, &PlaceState::ending, &PlaceState::detected_ns);
 };
 template <>
+struct Fields<SpareState> {
+  static constexpr auto kList = in_order(&SpareState::node_id, &SpareState::is_ready);
+};
+template <>
 struct Fields<AgentState> {
   static constexpr auto kList =
       in_order(&AgentState::job, &AgentState::agent_id, &AgentState::host, &AgentState::places,
-               &AgentState::protocol, &AgentState::takes);
+               &AgentState::protocol, &AgentState::takes, &AgentState::spares);
 };
 template <>
 struct Fields<Waiting> {

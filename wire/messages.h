@@ -109,13 +109,20 @@ struct PlaceState {
 
 // agent → scheduler: all its places, on connection and after every change. It is state, not an
 // event: the newest message says all, so a lost one costs nothing.
+// A spare, as its agent holds it.
+struct SpareState {
+  std::string node_id;  // The only place that it may take; empty: any.
+  bool is_ready = false;
+  bool operator==(const SpareState&) const = default;
+};
 struct AgentState {
   std::string job;
   std::string agent_id;
   std::string host;
   std::vector<PlaceState> places;
   std::uint32_t protocol = kProtocol;
-  std::uint32_t takes = 0;  // So many places more it would take, if their host is lost.
+  std::uint32_t takes = 0;              // So many places more it would take, if their host is lost.
+  std::vector<SpareState> spares = {};  // For status; the scheduler decides nothing by them.
   bool operator==(const AgentState&) const = default;
 };
 

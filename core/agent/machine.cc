@@ -114,6 +114,7 @@ Actions Machine::step(const Event& event) {
   event_ = event.index();
   if (state_ != State::kExited) {
     std::visit([&](const auto& e) { on(e); }, event);
+    if (!spares_told_ && link_ == Link::kUp && state_ == State::kRunning) tell_state();
     maybe_exit();
   }
   // What is to be told goes first: to start a process takes milliseconds, and the others wait.
@@ -147,6 +148,7 @@ void Machine::start(Place& place) {
 void Machine::add_spare(const std::string& node_id) {
   const Spare spare{next_process_++, prng_.next(), node_id};
   spares_.push_back(spare);
+  spares_told_ = false;
   running_.insert(spare.process);
   Spawn spawn{spare.process, Role::kSpare, node_id, 0, spare.incarnation};
   spawn.prepares = waits_for_places();
@@ -161,15 +163,22 @@ bool Machine::is_needed(const std::string& spare_of) const {
   });
 }
 
-// The place's process is gone: the spare that waits longest gets it, else a new process.
-void Machine::give(Place& place) {
-  const auto found = std::find_if(spares_.begin(), spares_.end(), [&](const Spare& s) {
+// One that is ready, else the oldest.
+std::deque<Machine::Spare>::iterator Machine::spare_for(const Place& place) {
+  if (place.role == Role::kScheduler) return spares_.end();
+  const auto may_take = [&](const Spare& s) {
     return s.node_id.empty() || s.node_id == place.node_id;
-  });
-  if (place.role == Role::kScheduler || found == spares_.end()) {
-    start(place);
-    return;
-  }
+  };
+  const auto ready = std::find_if(spares_.begin(), spares_.end(),
+                                  [&](const Spare& s) { return s.is_ready && may_take(s); });
+  if (ready != spares_.end()) return ready;
+  return std::find_if(spares_.begin(), spares_.end(), may_take);
+}
+
+// The place's process is gone: a spare gets it, else a new process.
+void Machine::give(Place& place) {
+  const auto found = spare_for(place);
+  if (found == spares_.end()) return start(place);
   const Spare spare = *found;
   spares_.erase(found);
   place.process = spare.process;
@@ -218,6 +227,14 @@ void Machine::on(const PauseOver& e) {
     place.pause = 0;
     give(place);
     tell_state();
+  }
+}
+
+void Machine::on(const SpareReady& e) {
+  for (auto& spare : spares_) {
+    if (spare.process != e.process) continue;
+    spare.is_ready = true;
+    spares_told_ = false;
   }
 }
 
@@ -394,7 +411,9 @@ void Machine::tell_state() {
                             place.ending, place.detected_ns});
   }
   state.takes = static_cast<std::uint32_t>(std::max(0, options_.takes));
+  for (const auto& spare : spares_) state.spares.push_back({spare.node_id, spare.is_ready});
   told_ = link_ == Link::kUp;
+  spares_told_ = told_;
   send(std::move(state));
 }
 

@@ -86,6 +86,9 @@ struct Looked {               // Every kLookEvery.
   std::set<Process> stopped;  // Of the running: whom a signal has stopped. A debugger is none.
   bool on_time = true;        // No look was missed: we ourselves were not stopped meanwhile.
 };
+struct SpareReady {  // It waits, and would go on with a place at once.
+  Process process = 0;
+};
 struct LinkUp {};  // Connected to the scheduler.
 struct LinkDown {};
 struct Received {
@@ -99,10 +102,10 @@ struct OutOfReach {   // No scheduler has been in reach for HOLDFAST_SCHEDULER_T
   std::string why;
 };
 using Event = std::variant<Started, Died, SpawnFailed, PauseOver, Looked, LinkUp, LinkDown,
-                           Received, Interrupted, GraceOver, OutOfReach>;
+                           Received, Interrupted, GraceOver, OutOfReach, SpareReady>;
 inline constexpr const char* kEventNames[] = {
-    "started",   "died",     "spawn failed", "pause over", "looked",      "link up",
-    "link down", "received", "interrupted",  "grace over", "out of reach"};
+    "started",   "died",     "spawn failed", "pause over", "looked",       "link up",
+    "link down", "received", "interrupted",  "grace over", "out of reach", "spare ready"};
 static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
 
 // What must be done.
@@ -202,6 +205,7 @@ class Machine {
     Process process = 0;
     Incarnation incarnation = 0;
     std::string node_id;  // The only place that it may take; empty: any.
+    bool is_ready = false;
   };
   struct Owed {  // A spare that is started when a pause is over, or before that:
     std::uint64_t pause = 0;
@@ -220,6 +224,7 @@ class Machine {
   void on(const Interrupted& e);
   void on(const GraceOver&);
   void on(const OutOfReach& e);
+  void on(const SpareReady& e);
 
   void receive(const wire::JobProgress& m);
   void receive(const wire::JobEnded& m);
@@ -239,6 +244,7 @@ class Machine {
   void spare_died(const Died& e);
   void give(Place& place);
   void start(Place& place);
+  std::deque<Spare>::iterator spare_for(const Place& place);
   void add_spare(const std::string& node_id);
   void end_spares();
   [[nodiscard]] bool is_needed(const std::string& spare_of) const;
@@ -278,10 +284,10 @@ class Machine {
 
   Options options_;
   Prng prng_;
-  std::vector<Place> places_;       // The scheduler's first, where it runs here.
-  std::deque<Spare> spares_;        // Oldest first: the one that waits longest is warm.
-  std::set<Process> running_;       // Spawned and not known to have ended altogether.
-  std::map<Process, int> stopped_;  // In how many looks on end.
+  std::vector<Place> places_;                    // The scheduler's first, where it runs here.
+  std::deque<Spare> spares_;                     // Oldest first.
+  std::set<Process> running_;                    // Spawned and not known to have ended altogether.
+  std::map<Process, int> stopped_;               // In how many looks on end.
   std::map<Process, wire::Ending::Kind> ended_;  // By us, and why: no fault of their own.
   std::vector<Owed> owed_;                       // Spares.
   std::uint64_t next_pause_ = 1;
@@ -291,7 +297,8 @@ class Machine {
   Generation generation_ = 0;   // In which version_ was made.
   AddressBook book_;            // Where the ranks are, as the scheduler has told it last.
   Link link_ = Link::kNever;    // To the scheduler.
-  bool told_ = false;           // Its newest state was said to a scheduler.
+  bool told_ = false;           // Its newest state was said to a scheduler,
+  bool spares_told_ = true;     // and which spares it has.
   bool grace_over_ = false;     // Some grace is over.
   bool workers_leave_ = false;  // They were interrupted, which nobody has been told yet.
   State state_ = State::kRunning;

@@ -229,6 +229,33 @@ TEST_F(AgentTest, PromotesTheSpareThatWaitsLongestAndStartsAnother) {
   EXPECT_EQ(spares_.size(), 3U);
 }
 
+TEST_F(AgentTest, ASpareThatIsReadyIsPromotedBeforeAnOlderOne) {
+  start(2, 5);
+  step(SpareReady{spares_[1].process});
+  dies(at("w1"), 137);
+  dies(at("w0"), 137);
+  ASSERT_EQ(promoted_.size(), 2U);
+  EXPECT_EQ(promoted_[0].process, spares_[1].process);
+  EXPECT_EQ(promoted_[1].process, spares_[0].process);
+}
+
+TEST_F(AgentTest, WhichSparesItHasIsToldWheneverThatChanges) {
+  const auto told = [this] { return std::get<wire::AgentState>(said_.back()).spares; };
+  using Told = std::vector<wire::SpareState>;
+  start(1, 5);
+  EXPECT_TRUE(said_.empty());  // There is no link yet.
+  step(LinkUp{});
+  EXPECT_EQ(told(), (Told{{"", false}}));
+  step(SpareReady{spares_[0].process});
+  EXPECT_EQ(told(), (Told{{"", true}}));
+  dies(at("w1"), 137);
+  EXPECT_EQ(told(), Told{});
+  step(PauseOver{pauses_.back().pause});
+  EXPECT_EQ(told(), (Told{{"", false}}));
+  step(SpareReady{promoted_[0].process});  // Too late: it has a place.
+  EXPECT_EQ(told(), (Told{{"", false}}));
+}
+
 TEST_F(AgentTest, AnotherSpareIsStartedWhenTheJobHasMadeAStepSince) {
   start(1, 5);
   step(Received{wire::JobProgress{1, 5, 0, 0}});

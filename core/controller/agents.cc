@@ -41,6 +41,7 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   agent.agent_id = m.agent_id;
   agent.host = m.host;
   agent.takes = m.takes;
+  agent.spares = m.spares;
   hear_agent(agent);
   look_at_hosts(now_ + options_.host_silence);
   std::erase_if(missing_, [&](const Agent& missed) { return missed.agent_id == m.agent_id; });
@@ -86,6 +87,9 @@ std::optional<Reason> Machine::too_much(const wire::AgentState& m, std::size_t p
   auto why = excess({&m.agent_id, &m.host});
   for (const auto& place : m.places) {
     if (!why) why = excess({&place.node_id});
+  }
+  for (const auto& spare : m.spares) {
+    if (!why) why = excess({&spare.node_id});
   }
   return why;
 }

@@ -123,7 +123,8 @@ struct Agent {
   std::set<std::string> nodes;         // Of its places that its table has.
   std::vector<wire::PlaceState> asks;  // The places in it that are another one's, who may be lost.
   bool has_others = false;             // It has places as well that it has lost for good.
-  std::uint32_t takes = 0;             // As of wire::AgentState.
+  std::uint32_t takes = 0;             // As of wire::AgentState, as is the next.
+  std::vector<wire::SpareState> spares;
   bool is_told = false;                // Of progress, from the next on.
   Instant heard{};
   Duration gap{};                   // The longest between two words; old ones count ever less.
@@ -163,6 +164,7 @@ class Machine {
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }  // By rank.
   [[nodiscard]] const Member* find(const std::string& node_id) const;
   [[nodiscard]] const std::map<Link, Peer>& peers() const { return peers_; }
+  [[nodiscard]] const std::map<Link, Agent>& agents() const { return agents_; }
   [[nodiscard]] bool waits_for_place(const std::string& node_id, std::int64_t pid) const;
   // How many members it has looked at so far: its work, as far as it grows with the world.
   [[nodiscard]] std::uint64_t looks() const { return looks_; }

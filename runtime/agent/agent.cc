@@ -173,23 +173,26 @@ Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<vo
             [this](std::string text) {
               loop_.post([this, text = std::move(text)] { options_.terminal->say(text); });
             }),
-      children_(loop_,
-                {.argv = launch.argv,
-                 .environment = launch.environment,
-                 .job_directory = launch.job_directory,
-                 .launcher = options.launcher,
-                 .mark = mark(options),
-                 .stands_by = launch.stands_by,
-                 .goes_on = options.continues,
-                 .logs = &logs_},
-                [this](agent::Died died) {
-                  trace_.event("died", {{"process", died.process},
-                                        {"exit_code", shell_code(died.ending)},
-                                        {"how", wording::in_words(died.ending)},
-                                        {"detected_ns", died.detected_ns}});
-                  has_heard_end_ = has_heard_end_ || died.job_ended;
-                  step(std::move(died));
-                }) {
+      children_(
+          loop_,
+          {.argv = launch.argv,
+           .environment = launch.environment,
+           .job_directory = launch.job_directory,
+           .launcher = options.launcher,
+           .mark = mark(options),
+           .stands_by = launch.stands_by,
+           .goes_on = options.continues,
+           .logs = &logs_,
+           .spare_share = launch.settings.spare_share},
+          [this](agent::Died died) {
+            trace_.event("died", {{"process", died.process},
+                                  {"exit_code", shell_code(died.ending)},
+                                  {"how", wording::in_words(died.ending)},
+                                  {"detected_ns", died.detected_ns}});
+            has_heard_end_ = has_heard_end_ || died.job_ended;
+            step(std::move(died));
+          },
+          [this](agent::SpareReady ready) { step(ready); }) {
   // prepare() has tried the folder: one that went since then costs the trace, not the job.
   if (auto trace = open_trace(launch.settings, "agent")) trace_ = *trace;
   trace_.event("start",

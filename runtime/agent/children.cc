@@ -64,11 +64,14 @@ std::string log_name(const std::string& node_id) {
 }  // namespace
 
 Children::Children(io::Loop& loop, ChildrenOptions options,
-                   std::function<void(agent::Died)> on_died)
+                   std::function<void(agent::Died)> on_died,
+                   std::function<void(agent::SpareReady)> on_ready)
     : loop_(loop),
       options_(std::move(options)),
       on_died_(std::move(on_died)),
-      idle_spares_(may_undo_idle()) {}
+      idle_spares_(may_undo_idle()),
+      starting_(loop, options_.spare_share, idle_spares_,
+                [tell = std::move(on_ready)](agent::Process process) { tell({process}); }) {}
 
 Children::~Children() {
   for (auto& [process, running] : running_) {
@@ -124,14 +127,15 @@ Status Children::spawn(const agent::Spawn& what) {
     running.pipe.reset(ends[1]);
     running.idle = idle_spares_;
     options.inherit.push_back({reading.get(), kSpareFd});
-    options.idle = idle_spares_;
+    options.idle = starting_.begins_idle();
     environment.push_back(cat("HOLDFAST_SPARE_FD=", kSpareFd));
     if (what.prepares) environment.push_back("HOLDFAST_PREPARE=1");
   }
   auto child = os::spawn(options);
   if (!child) return child.error();
   // A wrapper may have started its program before it became idle.
-  if (running.idle) make_group_idle(child->pid);
+  if (starting_.begins_idle() && running.idle) make_group_idle(child->pid);
+  if (what.role == agent::Role::kSpare) starting_.add(what.process, child->pid, running.lifeline);
   running.child = std::move(*child);
   running_[what.process] = std::move(running);
   try {
@@ -143,6 +147,7 @@ Status Children::spawn(const agent::Spawn& what) {
     (void)os::wait_for(unwatched.child.pidfd.get());
     if (unwatched.watcher->thread.joinable()) retire(std::move(unwatched.watcher));
     ::unlink(unwatched.lifeline.c_str());
+    starting_.forget(what.process);
     running_.erase(what.process);
     return os::no_task(cat("cannot watch ", options_.argv.front()), error.code().value());
   }
@@ -224,6 +229,7 @@ void Children::exited(agent::Process process, const os::Exit& exit) {
     died.is_final = options_.launcher->is_final(died.error);
   }
   ::unlink(found->second.lifeline.c_str());
+  starting_.forget(process);
   running_.erase(found);
   on_died_(std::move(died));
 }
@@ -234,6 +240,7 @@ void Children::promote(const agent::Promote& what) {
   Running& running = found->second;
   const pid_t group = running.child.pid;
   const pid_t trainer = trainer_of(running.lifeline, group);
+  starting_.forget(what.process);
   if (trainer != 0) {  // The others wait for this process.
     if (running.idle) make_process_ordinary(trainer);
     // It wakes up beside trainers that compute, until it goes on as one of them (Worker, at Go).
@@ -260,6 +267,7 @@ void Children::kill(agent::Process process, bool gently) {
   const auto found = running_.find(process);
   if (found == running_.end()) return;
   Running& running = found->second;
+  starting_.forget(process);
   // An idle process would take long to die.
   if (running.idle) make_group_ordinary(running.child.pid);
   (void)os::signal_group(running.child.pid, gently ? SIGTERM : SIGKILL);

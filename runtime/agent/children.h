@@ -27,6 +27,7 @@
 #include "os/spawn.h"
 #include "runtime/agent/launcher.h"
 #include "runtime/agent/log_folder.h"
+#include "runtime/agent/starting_spares.h"
 
 namespace holdfast::runtime {
 
@@ -39,11 +40,14 @@ struct ChildrenOptions {
   bool stands_by = false;  // Its scheduler is not the job's first one.
   bool goes_on = false;    // With the logs that are there, of an agent that has died.
   LogFolder* logs = nullptr;
+  int spare_share = 0;  // HOLDFAST_SPARE_SHARE
 };
 
 class Children {
  public:
-  Children(io::Loop& loop, ChildrenOptions options, std::function<void(agent::Died)> on_died);
+  // `on_ready`: a spare waits for its place from now on.
+  Children(io::Loop& loop, ChildrenOptions options, std::function<void(agent::Died)> on_died,
+           std::function<void(agent::SpareReady)> on_ready);
   ~Children();  // Kills what still runs, at once.
   Children(const Children&) = delete;
   Children& operator=(const Children&) = delete;
@@ -79,7 +83,7 @@ class Children {
     std::optional<std::uint64_t> child_stopped_at;    // At the last look, as os::stopped_at().
     std::optional<std::uint64_t> trainer_stopped_at;  // The same.
     os::Fd pipe;                                      // To a spare, to tell it its place.
-    bool idle = false;
+    bool idle = false;  // It is a spare that is idle, or may be at times.
     std::unique_ptr<Watcher> watcher;
   };
 
@@ -93,6 +97,7 @@ class Children {
   ChildrenOptions options_;
   std::function<void(agent::Died)> on_died_;
   bool idle_spares_ = false;
+  StartingSpares starting_;
   std::uint64_t spares_ = 0;
   std::map<agent::Process, Running> running_;
   std::vector<std::unique_ptr<Watcher>> retired_;  // Cancelled, not yet joined.

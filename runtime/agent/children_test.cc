@@ -25,7 +25,7 @@ int spawn(const std::string& folder, const char* hint, const std::function<bool(
   Children children(
       loop,
       {.argv = {"/bin/sleep", "1000"}, .environment = {}, .job_directory = folder, .logs = &logs},
-      [](const agent::Died&) {});
+      [](const agent::Died&) {}, [](agent::SpareReady) {});
   if (!set_limit()) return 77;
   const auto spawned = children.spawn(
       {.process = 1, .role = agent::Role::kWorker, .node_id = "0", .attempt = 1, .incarnation = 1});

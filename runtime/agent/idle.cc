@@ -29,10 +29,7 @@ void set_process(pid_t pid, int from, int to) {
 
 // The same for all processes of the group, which a wrapper may have started.
 void set_group(pid_t group, int from, int to) {
-  set_process(group, from, to);
-  for (const pid_t pid : os::numbers_in("/proc")) {
-    if (pid != group && ::getpgid(pid) == group) set_process(pid, from, to);
-  }
+  for (const pid_t pid : os::members_of(group)) set_process(pid, from, to);
 }
 
 }  // namespace
@@ -60,6 +57,9 @@ void make_group_ordinary(pid_t group) {
   set_group(group, SCHED_IDLE, SCHED_OTHER);
 }
 
+void make_process_idle(pid_t pid) {
+  set_process(pid, SCHED_OTHER, SCHED_IDLE);
+}
 void make_process_ordinary(pid_t pid) {
   set_process(pid, SCHED_IDLE, SCHED_OTHER);
 }

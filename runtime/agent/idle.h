@@ -18,6 +18,7 @@ namespace holdfast::runtime {
 // (real time) keep it.
 void make_group_idle(pid_t group);
 void make_group_ordinary(pid_t group);
+void make_process_idle(pid_t pid);
 void make_process_ordinary(pid_t pid);
 
 // Waits until no thread of the process can touch its memory any more. That comes within

@@ -74,6 +74,15 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
     least = std::min(least, member.version);
     ranks.push_back(describe(member, static_cast<Rank>(ranks.size()), head.stage));
   }
+  auto spares = nlohmann::ordered_json::array();
+  for (const auto& [link, agent] : machine.agents()) {
+    for (const auto& spare : agent.spares) {
+      spares.push_back({{"host", agent.host},
+                        {"node_id", spare.node_id.empty() ? nlohmann::ordered_json(nullptr)
+                                                          : nlohmann::ordered_json(spare.node_id)},
+                        {"state", spare.is_ready ? "ready" : "starting"}});
+    }
+  }
   auto without_place = nlohmann::ordered_json::array();
   for (const auto& [who, waits, why] : seekers) {
     if (waits && !machine.waits_for_place(who.node_id, who.pid)) continue;  // By now it has it.
@@ -98,6 +107,7 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
                                        {"cause", wording::in_words(head.cause)},
                                        {"reason", wording::in_words(head.end)},
                                        {"ranks", ranks},
+                                       {"spares", spares},
                                        {"without_place", without_place},
                                        {"recovery_reports", recoveries}};
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

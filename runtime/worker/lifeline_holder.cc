@@ -50,6 +50,10 @@ void LifelineHolder::note(Version version) const {
   if (lifeline_ != nullptr && owner_ == ::getpid()) lifeline_->note(version);
 }
 
+void LifelineHolder::note_ready() const {
+  if (lifeline_ != nullptr && owner_ == ::getpid()) lifeline_->note_ready();
+}
+
 void LifelineHolder::note_end(bool well) const {
   if (lifeline_ != nullptr && owner_ == ::getpid()) lifeline_->note_end(well);
 }

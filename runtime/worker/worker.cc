@@ -458,6 +458,7 @@ Result<Identity> Worker::identity() try {
   c.training_thread = ::gettid();
   if (waits_spare()) {
     c.trace.event("waiting");
+    if (held_lifeline()) held_lifeline()->note_ready();
     auto promotion = wait_for_promotion(c.settings.spare_fd);
     if (!promotion) return promotion.error();
     if (!*promotion) std::exit(0);

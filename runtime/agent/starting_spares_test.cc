@@ -1,0 +1,109 @@
+// On a processor that somebody else keeps busy, with a child that would use all of it.
+#include "runtime/agent/starting_spares.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "os/lifeline.h"
+#include "os/process.h"
+#include "runtime/agent/idle.h"
+
+namespace holdfast::runtime {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A child in a group of its own that computes on the first processor that this process may use.
+pid_t start_computing() {
+  cpu_set_t all;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  ::sched_getaffinity(0, sizeof(all), &all);
+  int first = 0;
+  while (CPU_ISSET(first, &all) == 0) ++first;
+  CPU_SET(first, &one);
+  const pid_t pid = ::fork();
+  if (pid != 0) {
+    ::setpgid(pid, pid);
+    return pid;
+  }
+  ::setpgid(0, 0);
+  ::sched_setaffinity(0, sizeof(one), &one);
+  for (volatile unsigned long count = 0;;) count = count + 1;
+}
+
+class StartingSparesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!may_undo_idle()) GTEST_SKIP() << "this user may not make an idle process ordinary again";
+    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
+    lifeline_ = folder_ + "/lifeline";
+    ASSERT_TRUE(os::prepare_lifeline(lifeline_));
+    other_ = start_computing();
+    spare_ = start_computing();
+  }
+  void TearDown() override {
+    for (const pid_t pid : {spare_, other_}) {
+      if (pid <= 0) continue;
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+    std::filesystem::remove_all(folder_);
+  }
+  // The processor time that the spare has beside the other one, as a percentage of both.
+  double percentage(Duration time) {
+    const auto before = std::pair(os::processor_time(spare_), os::processor_time(other_));
+    loop_.after(time, [this] { loop_.stop(); });
+    loop_.run();
+    const auto spare = static_cast<double>(os::processor_time(spare_) - before.first);
+    const auto other = static_cast<double>(os::processor_time(other_) - before.second);
+    return 100 * spare / (spare + other);
+  }
+
+  std::string folder_ = std::filesystem::temp_directory_path() / "starting-spares-XXXXXX";
+  std::string lifeline_;
+  io::Loop loop_;
+  pid_t other_ = 0;
+  pid_t spare_ = 0;
+};
+
+TEST_F(StartingSparesTest, TakeTheirShareAndNotMore) {
+  StartingSpares starting(loop_, 20, true, [](agent::Process) { FAIL() << "it is not ready"; });
+  starting.add(1, spare_, lifeline_);
+  (void)percentage(500ms);  // What it may use at once.
+  const double share = percentage(2s);
+  EXPECT_GT(share, 8);
+  EXPECT_LT(share, 35);  // Two like each other would have 50.
+}
+
+TEST_F(StartingSparesTest, TakeNothingOnceTheyAreReady) {
+  agent::Process ready = 0;
+  StartingSpares starting(loop_, 100, true, [&](agent::Process process) { ready = process; });
+  starting.add(7, spare_, lifeline_);
+  EXPECT_GT(percentage(500ms), 20);
+  const auto lifeline = os::Lifeline::hold(lifeline_);
+  ASSERT_TRUE(lifeline);
+  lifeline->note_ready();
+  (void)percentage(200ms);
+  EXPECT_EQ(ready, 7U);
+  EXPECT_EQ(::sched_getscheduler(spare_), SCHED_IDLE);
+  EXPECT_LT(percentage(500ms), 10);
+}
+
+TEST_F(StartingSparesTest, WhoHasAPlaceByNowIsLeftAlone) {
+  StartingSpares starting(loop_, 1, true, [](agent::Process) { FAIL() << "it is forgotten"; });
+  starting.add(1, spare_, lifeline_);
+  (void)percentage(500ms);
+  starting.forget(1);
+  make_group_ordinary(spare_);
+  EXPECT_GT(percentage(1s), 20);
+}
+
+}  // namespace
+}  // namespace holdfast::runtime
