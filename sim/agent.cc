@@ -34,7 +34,8 @@ T take(std::vector<T>& from, std::size_t which) {
 void World::start_agents() {
   const auto count = static_cast<Index>(setup_.agents + (setup_.spare_host ? 1 : 0));
   for (Index i = 0; i < count; ++i)
-    agents_.push_back({.machine = agent::Machine(options_of(i, i))});
+    agents_.push_back(
+        {.machine = agent::Machine(options_of(i, i)), .gives_up_at = now_ + kAlonePatience});
   for (Index i = 0; i < count; ++i) tell_agent(i, agent::Started{});
 }
 
@@ -71,7 +72,8 @@ void World::start_again(Index lost) {
   constexpr std::array kAfter = {Duration{}, Duration{200'000'000}, Duration{2'000'000'000}};
   const Index i = agents_.size();
   agents_.push_back({.machine = agent::Machine(options_of(i, lost)),
-                     .connects_at = now_ + kAfter[choices_.pick(kAfter.size())]});
+                     .connects_at = now_ + kAfter[choices_.pick(kAfter.size())],
+                     .gives_up_at = now_ + kAlonePatience});
   tell_agent(i, agent::Started{});
 }
 
@@ -108,7 +110,7 @@ void World::list_agents() {
       add(agent.pauses[i].until <= now_, Kind::kPauseOver, i);
     }
     for (Index i = 0; i < agent.graces.size(); ++i) add(agent.graces[i] <= now_, Kind::kGrace, i);
-    add(agent.interrupted_at && *agent.interrupted_at <= now_, Kind::kPersonInterrupts, 0);
+    add(agent.link == kNone && agent.gives_up_at <= now_, Kind::kAgentAlone, 0);
   }
 }
 
@@ -134,9 +136,9 @@ void World::perform_for_agent(const Transition& t) {
       return look(t.agent);
     case Kind::kPauseOver:
       return tell_agent(t.agent, agent::PauseOver{take(agent.pauses, t.index).pause});
-    case Kind::kPersonInterrupts:
-      agent.interrupted_at.reset();
-      return tell_agent(t.agent, agent::Interrupted{2});
+    case Kind::kAgentAlone:
+      agent.gives_up_at = now_ + kAlonePatience;
+      return tell_agent(t.agent, agent::OutOfReach{"no scheduler"});
     case Kind::kGrace:
       (void)take(agent.graces, t.index);
       return tell_agent(t.agent, agent::GraceOver{});
@@ -176,11 +178,30 @@ void World::carry_out(Index index, const agent::Action& action) {
     agent.graces.push_back(now_ + kGrace);
   } else if (const auto* exit = std::get_if<agent::Exit>(&action)) {
     agent.exited = *exit;
-    if (index == 0) {
-      for (auto& other : agents_) other.interrupted_at = now_ + kAlonePatience;
-    }
+    check_exit(index);
     if (agent.link != kNone) client_is_gone(agent.link, false);
     agent.link = kNone;
+  }
+}
+
+// The first agent's scheduler has told all, or ends with it. Another agent has to hear the job's
+// end, or a scheduler its failure, while one is in reach.
+void World::check_exit(Index index) {
+  const AgentProcess& agent = agents_[index];
+  const auto& places = agent.machine.places();
+  const bool has_ended = durable_ && durable_->stage == wire::Stage::kEnded;
+  if (agent.exited->drained || agent.is_hurried) return;
+  if (agent.exited->code == 0 && has_ended && !durable_->success && agents_[0].runs()) {
+    checkers_.violate("P14: an agent exits with code 0 though the job has failed");
+  }
+  if (index == 0 || has_ended || !agents_[0].runs()) return;
+  if (agent.exited->reason.kind == wire::Reason::Kind::kOutOfReach) return;
+  constexpr std::uint32_t kSilences =
+      bit(Fault::kStall) | bit(Fault::kStopScheduler) | bit(Fault::kCutHost) | bit(Fault::kHiccup);
+  if (agent.exited->code == 0) {
+    checkers_.violate("P14: an agent leaves while the job goes on");
+  } else if (!places.empty() && (struck_ & kSilences) == 0) {
+    checkers_.violate("P14: an agent leaves with a failure of which no scheduler has heard");
   }
 }
 

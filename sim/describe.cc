@@ -94,8 +94,8 @@ std::string World::describe_for_agent(const Transition& t) const {
       return "the agent looks for stopped processes";
     case Kind::kPauseOver:
       return "the agent's pause is over";
-    case Kind::kPersonInterrupts:
-      return cat("agent ", t.agent, " is interrupted: the scheduler's has exited");
+    case Kind::kAgentAlone:
+      return cat("agent ", t.agent, " has found no scheduler for too long");
     case Kind::kGrace:
       return "the agent's grace is over";
     default:

@@ -148,6 +148,10 @@ void World::strike(const Mishap& mishap) {
     case Fault::kEarlyExit:
       return die(i, 0, false, false);
     case Fault::kInterrupt:
+      agents_[i].is_hurried = agents_[i].machine.state() >= agent::State::kEnding ||
+                              std::none_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
+                                return w.alive && w.agent == i;
+                              });
       return tell_agent(i, agent::Interrupted{2});
     case Fault::kLinksFail:
       groups_[i].aborted = true;
@@ -335,17 +339,20 @@ bool World::is_legitimate(const wire::Reason& reason) const {
   const bool failed = durable_ && durable_->stage == wire::Stage::kEnded && !durable_->success;
   // What an agent said before it left may have been lost: then the scheduler waits in vain.
   const auto has_left = [&](const AgentProcess& agent) {
-    if (!agent.exited || agent.exited->code == 0) return false;
+    if (!agent.exited) return false;
     const Why why = agent.exited->reason.kind;
-    return why == Why::kTooOften || why == Why::kInterrupted || why == Why::kProgram;
+    return why == Why::kTooOften || why == Why::kInterrupted || why == Why::kProgram ||
+           agent.is_hurried;
   };
   const bool has_ended = durable_ && durable_->stage == wire::Stage::kEnded;
   const bool first_has_left = agents_.size() > 1 && agents_[0].exited;
   const bool an_agent_left = std::any_of(agents_.begin(), agents_.end(), has_left);
   switch (reason.kind) {
     case Why::kInterrupted:
-      // A person ends an agent that has not heard of the job's end.
-      return had(Fault::kInterrupt) || (struck_ != 0 && has_ended && first_has_left);
+      return had(Fault::kInterrupt);
+    case Why::kOutOfReach:  // An agent has not heard of the job's end, and nobody can say it any
+                            // more.
+      return struck_ != 0 && has_ended && first_has_left;
     case Why::kProgram:
       return had(Fault::kUserError) || (asked_in_vain_ && had(Fault::kEarlyExit));
     case Why::kTooOften:

@@ -20,7 +20,8 @@ namespace holdfast::sim {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: sim [--world swarm|hosts|wide|small|smallest|exchange|election|candidates]\n"
+    "usage: sim [--world swarm|hosts|farewell|wide|small|smallest|exchange|\n"
+    "                    election|candidates]\n"
     "           [--schedules N] [--seed S] [--exhaustive]\n"
     "           [--seconds T] [--tape FILE] [--save FILE] [--print] [--shrink]\n"
     "  --schedules N  how many (100000)       --seed S     of the first (1); schedule I has S+I\n"

@@ -91,6 +91,7 @@ void World::client_hears(Index link) {
   if (const Index index = links_[link].agent; links_[link].worker == kNone) {
     agents_[index].link = kNone;
     agents_[index].connects_at = now_ + kAgentRetry;
+    agents_[index].gives_up_at = now_ + kAlonePatience;
     tell_agent(index, agent::LinkDown{});
     return;
   }

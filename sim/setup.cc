@@ -96,6 +96,32 @@ Setup hosts(Choices& choices) {
   return setup;
 }
 
+// Little training, or none, and the faults that agents meet while they end.
+Setup farewell(Choices& choices) {
+  Setup setup;
+  setup.agents = choices.pick(4) == 1 ? 1 : 2;
+  setup.ranks = 2 * (1 + static_cast<Rank>(choices.pick(2)));
+  setup.steps = 1;
+  setup.hosts = setup.agents == 2 && choices.pick(2) == 1;
+  setup.oversubscribe = setup.hosts && choices.pick(2) == 1;
+  setup.asks = choices.pick(3) != 1;
+  setup.exchange = false;
+  setup.max_restarts = choices.pick(4) == 1 ? 0 : 100;
+  constexpr std::array kKinds = {Fault::kKill,      Fault::kKillScheduler, Fault::kStoreCrash,
+                                 Fault::kBreak,     Fault::kStall,         Fault::kHiccup,
+                                 Fault::kInterrupt, Fault::kUserError,     Fault::kStopScheduler,
+                                 Fault::kReset,     Fault::kLoseHost};
+  for (const Fault fault : kKinds) {
+    const bool there = setup.hosts || (kOfHosts & bit(fault)) == 0;
+    if (there && choices.pick(3) == 1) setup.kinds |= bit(fault);
+  }
+  setup.faults = 1 + choices.pick(3);
+  constexpr std::array<std::uint32_t, 3> kFaultRarities = {30, 6, 80};
+  setup.fault_rarity = kFaultRarities[choices.pick(kFaultRarities.size())];
+  draw_order(setup, choices);
+  return setup;
+}
+
 // So many ranks a host that each list of a message is long.
 Setup wide(Choices& choices) {
   Setup setup;
@@ -143,6 +169,7 @@ Setup with_exchange(Choices& choices) {
 std::optional<Setup> draw_setup(const std::string& world, Choices& choices) {
   if (world == "swarm") return swarm(choices);
   if (world == "hosts") return hosts(choices);
+  if (world == "farewell") return farewell(choices);
   if (world == "wide") return wide(choices);
   if (world == "small") return small(choices);
   if (world == "smallest") return smallest(choices);
@@ -165,8 +192,8 @@ std::string to_text(const Setup& setup) {
           !setup.private_is_own ? ""
           : setup.holders       ? ", private parts with holders"
                                 : ", private parts without a copy");
-  return cat(text, setup.exchange ? ", with an exchange" : "", ", at most ", setup.faults,
-             " faults");
+  return cat(text, setup.exchange ? ", with an exchange" : "",
+             setup.asks ? "" : ", programs that do nothing", ", at most ", setup.faults, " faults");
 }
 
 }  // namespace holdfast::sim

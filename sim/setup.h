@@ -66,6 +66,7 @@ struct Setup {
   bool private_is_own = false;  // A part of each rank's state has no copy with all others.
   bool holders = false;         // But the next rank holds it too, as if on another host.
   std::int32_t spares = 0;
+  bool asks = true;           // Else the programs do nothing, and end well.
   bool exchange = true;       // Ranks exchange key-values before their sessions.
   bool bound_spares = false;  // One for each place.
   std::int32_t max_restarts = 100;
@@ -78,7 +79,8 @@ struct Setup {
 };
 
 // The worlds by name. "swarm" draws all of one host, "hosts" all of several; in "wide" one of two
-// hosts with 64 ranks each is lost, or a spare one. "small" and "exchange" are for counting
+// hosts with 64 ranks each is lost, or a spare one; in "farewell" little is trained, so that most
+// happens while the agents end. "small" and "exchange" are for counting
 // through: 2 ranks; 2 faults without an exchange, 1 fault with one.
 [[nodiscard]] std::optional<Setup> draw_setup(const std::string& world, Choices& choices);
 

@@ -47,6 +47,10 @@ TEST(Simulation, SchedulesOfSeveralHostsKeepEveryInvariant) {
   keep_every_invariant("hosts", kOfHosts);
 }
 
+TEST(Simulation, AgentsEndInTimeAndAsTheJobDid) {
+  keep_every_invariant("farewell", kOfHosts);
+}
+
 // The second of two hosts with 64 ranks each is lost in a step, and a spare one takes its places.
 TEST(Simulation, AHostWithManyRanksMayBeLost) {
   for (const std::size_t chance : {2'500U, 3'500U}) {

@@ -54,6 +54,7 @@ void World::place(Worker& worker) {
                                         .host = host,
                                         .pid = static_cast<std::int64_t>(worker.process),
                                         .memory = worker.foreign ? "elsewhere" : host});
+  if (!setup_.asks) worker.leaving = 0;
 }
 
 std::string World::endpoint_of(const Worker& worker) const {

@@ -15,6 +15,7 @@ namespace {
 constexpr Duration kTick = std::chrono::microseconds(100);  // That one transition takes.
 constexpr Duration kBeat = std::chrono::seconds(1);
 constexpr Duration kSilenceBound = std::chrono::seconds(300);  // After the last fault.
+constexpr Duration kEndBound = kAlonePatience + std::chrono::seconds(20);
 constexpr std::uint32_t kTransitionsBound = 20'000;
 constexpr std::uint32_t kTransitionsOfARank = 600;  // Where there are many.
 
@@ -264,7 +265,7 @@ void World::perform(const Transition& t) {
     case Kind::kLook:
     case Kind::kPauseOver:
     case Kind::kGrace:
-    case Kind::kPersonInterrupts:
+    case Kind::kAgentAlone:
       return perform_for_agent(t);
   }
 }
@@ -292,10 +293,12 @@ std::optional<Instant> World::next_time() const {
   for (const auto& agent : agents_) {
     if (!agent.runs()) continue;
     for (const Instant at : agent.graces) consider(at);
-    if (agent.interrupted_at) consider(*agent.interrupted_at);
     for (const auto& pause : agent.pauses) consider(pause.until);
     if (agent.next_look) consider(*agent.next_look);
-    if (agent.link == kNone) consider(agent.connects_at);
+    if (agent.link == kNone) {
+      consider(agent.connects_at);
+      consider(agent.gives_up_at);
+    }
     consider(agent.away_until);
   }
   for (const auto& errand : person_.workers) consider(errand.at);
@@ -310,6 +313,10 @@ bool World::advance() {
   fold(static_cast<std::uint64_t>(now_.count()));
   check_deaths_are_known();
   check_stopped_are_ended();
+  const bool has_ended = durable_ && durable_->stage == wire::Stage::kEnded;
+  if (has_ended && now_ > std::max(last_fault_, scheduler_.ended_at) + kEndBound) {
+    checkers_.violate("L1: the job has ended but not its agents");
+  }
   return true;
 }
 
@@ -335,7 +342,9 @@ void World::check_end() {
   const bool success = setup_.agent ? why_ended_by_agents() == nullptr : ended && durable_->success;
   if (success) {
     // A program that ends of its own will, with exit code 0, has ended well by its own word.
-    if ((struck_ & bit(Fault::kEarlyExit)) == 0) checkers_.ended_well(arenas_in_use());
+    if (setup_.asks && (struck_ & bit(Fault::kEarlyExit)) == 0) {
+      checkers_.ended_well(arenas_in_use());
+    }
     return;
   }
   if (!is_legitimate(why_ended())) {

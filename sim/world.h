@@ -171,7 +171,9 @@ class World {
     bool alive = true;
     Index link = kNone;
     Instant connects_at{};            // At the earliest.
+    Instant gives_up_at{};            // Without a connection until then.
     Instant disturbed{};              // When it was last kept from being heard.
+    bool is_hurried = false;          // A person would not wait for what it still waits for.
     std::vector<agent::Died> deaths;  // It has not been told yet, as of the next.
     std::deque<agent::Process> not_spawned;
     std::vector<agent::Promote> promotions;  // On their way to the spare.
@@ -179,8 +181,7 @@ class World {
     std::vector<Pause> pauses;
     std::optional<Instant> next_look;  // There while a process is stopped.
     Instant last_look{};
-    Instant stood_still{};                  // It did, until then.
-    std::optional<Instant> interrupted_at;  // By a person, since the scheduler's agent has exited.
+    Instant stood_still{};  // It did, until then.
     std::optional<agent::Exit> exited;
     std::optional<wire::Addresses> addresses;  // That it has left for the workers of its host.
     bool knows_end = false;                    // Of the job: a process of its own had heard it.
@@ -223,7 +224,7 @@ class World {
     kLook,
     kPauseOver,
     kGrace,
-    kPersonInterrupts,
+    kAgentAlone,
     kPersonWorker,
     kPersonScheduler,
     kProof,
@@ -436,6 +437,7 @@ class World {
   void perform_for_agent(const Transition& transition);
   void tell_agent(Index agent, const agent::Event& event);
   void carry_out(Index agent, const agent::Action& action);
+  void check_exit(Index index);
   void kill_child(Index agent, const agent::Kill& kill);
   void kill_agent(Index agent);
   void agent_hears_of_death(Index agent, agent::Process process, std::int32_t code, bool lifeline,

@@ -12,6 +12,10 @@ using wire::Reason;
 // before the workers have ended, or their grace is over.
 void Machine::on(const Interrupted& e) {
   if (workers_leave_) return say_interrupted();
+  if (stays_) {
+    gave_up_ = true;
+    return;
+  }
   if (is_ending()) return end_all(false);
   enter(State::kEnding);
   result_ = {128 + e.signal, {.kind = Reason::Kind::kInterrupted, .count = e.signal}, ""};
@@ -62,7 +66,8 @@ void Machine::on(const GraceOver&) {
 
 // Its workers give up as well. It would only start others.
 void Machine::on(const OutOfReach& e) {
-  if (state_ != State::kRunning || options_.runs_scheduler) return;
+  if (state_ != State::kRunning || options_.runs_scheduler || stays_) return;
+  gave_up_ = true;
   fail({1, {.kind = Reason::Kind::kOutOfReach, .detail = e.why}, ""});
 }
 
@@ -81,19 +86,42 @@ bool Machine::scheduler_runs() const {
                      [](const Place& p) { return p.role == Role::kScheduler && p.process != 0; });
 }
 
-// Whether others still need this agent. A scheduler that has not heard how its workers ended would
-// wait until their leases run out. And the workers of other agents need the scheduler that it runs.
+// The workers of other agents need the scheduler that this one runs. And a scheduler that has not
+// heard how its workers ended would wait until their leases run out.
 bool Machine::is_awaited_elsewhere() const {
-  if (!options_.runs_scheduler) return !told_ && !grace_over_;
-  return !is_local() && !places_.front().done;
+  if (state_ != State::kRunning) return false;
+  if (options_.runs_scheduler) return !is_local() && !places_.front().done;
+  return (is_local() || options_.drained) && !told_ && !grace_over_;
+}
+
+// A scheduler on another host forgets what an agent has said once that one is gone, and may give it
+// the places of a lost host: so it stays until the job's end. A failure may not have been heard.
+bool Machine::owes_last_word() const {
+  if (is_local() || worker_places() == 0 || heard_end_ || gave_up_) return false;
+  if (is_ending()) return result_.code != 0 && (!options_.runs_scheduler || options_.stands_by);
+  return state_ == State::kRunning && !options_.runs_scheduler && !options_.drained;
+}
+
+// While a scheduler knows that all have ended well here, others may need any time. For a scheduler
+// to come back, or for its answer to a failure, the agent waits for a while.
+void Machine::stay() {
+  if (!is_ending() && link_ == Link::kUp) {
+    last_word_ = 0;
+    return;
+  }
+  if (last_word_ != 0) return;
+  const Duration at_most = is_ending() && link_ != Link::kNever ? kAnswer : kLastWord;
+  last_word_ = pause(at_most);
+  if (link_ != Link::kUp) actions_.push_back(Stay{result_.code, result_.reason, at_most});
 }
 
 void Machine::maybe_exit() {
   const auto is_its = [&](Process process) { return is_scheduler(process); };
   if (workers_leave_ && std::all_of(running_.begin(), running_.end(), is_its)) say_interrupted();
-  if (state_ == State::kExited || !running_.empty()) return;
-  if (!is_ending() && !workers_done()) return;
-  if (state_ == State::kRunning && is_awaited_elsewhere()) return;
+  const bool has_ended = running_.empty() && (is_ending() || workers_done());
+  stays_ = has_ended && owes_last_word();
+  if (stays_) return stay();
+  if (!has_ended || is_awaited_elsewhere()) return;
   result_.drained = options_.drained && state_ == State::kRunning;
   enter(State::kExited);
   actions_.push_back(result_);

@@ -140,5 +140,124 @@ TEST_F(AgentTest, HeedsTheEndThatAProcessOfAFormerPlaceHasHeard) {
   EXPECT_EQ(exit_->code, 0);
 }
 
+// On another host than the scheduler's, of a job that has further ranks elsewhere.
+class StayTest : public AgentTest {
+ protected:
+  void all_end(std::int32_t code) {
+    dies(at("w0"), code);
+    dies(at("w1"), code);
+  }
+  void fail() {
+    step(Interrupted{2});
+    all_end(143);
+  }
+  void wait_in_vain() { step(PauseOver{pauses_.back().pause}); }
+  [[nodiscard]] std::int32_t code() const { return exit_ ? exit_->code : -1; }
+  void SetUp() override { start(0, 1, false, 4); }
+};
+
+TEST_F(StayTest, StaysUntilTheEndOfTheJobAndEndsLikeIt) {
+  step(LinkUp{});
+  all_end(0);
+  step(GraceOver{});
+  EXPECT_FALSE(exit_);
+  EXPECT_TRUE(stays_.empty()) << "there is nothing that a user has to know";
+  step(Received{wire::JobEnded{false, {.kind = Reason::Kind::kProgram}}});
+  EXPECT_EQ(code(), 1);
+  EXPECT_EQ(exit_->reason.kind, Reason::Kind::kProgram);
+}
+
+TEST_F(StayTest, StartsWhatItIsGivenAfterItsOwnHaveEnded) {
+  step(LinkUp{});
+  all_end(0);
+  step(Received{wire::Places{{"w0", "w1", "w3"}}});
+  dies(at("w3"), 0);
+  EXPECT_FALSE(exit_);
+  step(Received{wire::JobEnded{true, {}}});
+  EXPECT_EQ(code(), 0);
+}
+
+TEST_F(StayTest, TellsTheNextSchedulerThatAllHaveEndedAndWaitsOn) {
+  step(LinkUp{});
+  all_end(0);
+  step(LinkDown{});
+  EXPECT_EQ(stays_.size(), 1U);
+  said_.clear();
+  step(LinkUp{});
+  const auto state = std::get<wire::AgentState>(said_.back());
+  EXPECT_EQ(state.places[0].ending, ending(0));
+  wait_in_vain();  // For the scheduler that has come since.
+  EXPECT_FALSE(exit_);
+  step(LinkDown{});
+  wait_in_vain();
+  EXPECT_EQ(code(), 0);
+}
+
+TEST_F(StayTest, WaitsForItsFirstSchedulerForAWhile) {
+  all_end(0);
+  ASSERT_EQ(stays_.size(), 1U);
+  EXPECT_EQ(stays_[0].at_most, kLastWord);
+  step(OutOfReach{"no scheduler"});
+  EXPECT_FALSE(exit_);
+  wait_in_vain();
+  EXPECT_EQ(code(), 0);
+}
+
+TEST_F(StayTest, LeavesWithTheNextSignal) {
+  step(LinkUp{});
+  all_end(0);
+  said_.clear();
+  step(Interrupted{2});
+  EXPECT_EQ(code(), 0);
+  EXPECT_TRUE(said_.empty()) << "the job goes on";
+}
+
+TEST_F(StayTest, WaitsForTheAnswerToItsFailure) {
+  step(LinkUp{});
+  fail();
+  EXPECT_TRUE(std::holds_alternative<wire::Failed>(said_.back()));
+  EXPECT_FALSE(exit_);
+  EXPECT_EQ(pauses_.back().how_long, kAnswer);
+  step(LinkDown{});
+  said_.clear();
+  step(LinkUp{});
+  EXPECT_TRUE(std::holds_alternative<wire::Failed>(said_.back()));
+  step(Received{wire::JobEnded{false, {.kind = Reason::Kind::kInterrupted}}});
+  EXPECT_EQ(code(), 130);
+}
+
+TEST_F(StayTest, WaitsForTheAnswerNoLongerThanForAWhile) {
+  step(LinkUp{});
+  fail();
+  wait_in_vain();
+  EXPECT_EQ(code(), 130);
+}
+
+TEST_F(StayTest, WaitsForTheSchedulerThatItHasNeverReachedToTellItsFailure) {
+  fail();
+  ASSERT_EQ(stays_.size(), 1U);
+  EXPECT_EQ(stays_[0].at_most, kLastWord);
+  EXPECT_EQ(stays_[0].code, 130);
+  step(Interrupted{2});
+  EXPECT_EQ(code(), 130);
+}
+
+TEST_F(StayTest, DoesNotWaitForWhoRefusesIt) {
+  step(LinkUp{});
+  step(Received{wire::Refused{{}, {.kind = Reason::Kind::kOtherJob}}});
+  all_end(143);
+  EXPECT_EQ(code(), 1);
+}
+
+TEST_F(StayTest, ShowsByBeatsThatItLivesWhereOthersCanNotSee) {
+  step(LinkUp{});
+  EXPECT_FALSE(machine_->beats());
+  step(LinkUp{.is_far = true});
+  EXPECT_TRUE(machine_->beats());
+  EXPECT_TRUE(std::holds_alternative<wire::Heartbeat>(said_.back()));
+  step(LinkDown{});
+  EXPECT_FALSE(machine_->beats());
+}
+
 }  // namespace
 }  // namespace holdfast::agent

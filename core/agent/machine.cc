@@ -66,21 +66,25 @@ constexpr Transition<State> kTransitions[] = {
     {S::kRunning, kEvent<GraceOver>, S::kExited},
     {S::kRunning, kEvent<Started>, S::kExited, "it has no places"},
     {S::kRunning, kEvent<LinkUp>, S::kExited, "the scheduler has heard that all have ended well"},
+    {S::kRunning, kEvent<PauseOver>, S::kExited, "all had ended well; no scheduler is in reach"},
+    {S::kRunning, kEvent<Interrupted>, S::kExited, "all had ended well; other hosts go on"},
     {S::kRunning, kEvent<Received>, S::kExited, "Places: it is drained, and nothing ran"},
     {S::kRunning, kEvent<OutOfReach>, S::kEnding, "another host runs the scheduler"},
     {S::kDone, kEvent<Received>, S::kEnding, "JobEnded: the job has failed; or Refused"},
     {S::kDone, kEvent<Died>, S::kEnding, "twice by the same exception, as is known late"},
     {S::kDone, kEvent<Died>, S::kExited, "the last one"},
+    {S::kDone, kEvent<Received>, S::kExited, "JobEnded; nothing ran"},
     {S::kDone, kEvent<SpawnFailed>, S::kEnding},
     {S::kDone, kEvent<SpawnFailed>, S::kExited, "of a spare; nothing else ran"},
     {S::kDone, kEvent<Interrupted>, S::kEnding},
     {S::kDone, kEvent<GraceOver>, S::kEnding},
     {S::kDone, kEvent<GraceOver>, S::kExited},
     {S::kEnding, kEvent<Died>, S::kExited, "the last one"},
-    {S::kEnding, kEvent<Received>, S::kExited, "by which it ended; nothing ran"},
+    {S::kEnding, kEvent<Received>, S::kExited, "JobEnded, or Refused; nothing ran"},
     {S::kEnding, kEvent<SpawnFailed>, S::kExited, "nothing else ran"},
     {S::kEnding, kEvent<Interrupted>, S::kExited},
     {S::kEnding, kEvent<GraceOver>, S::kExited},
+    {S::kEnding, kEvent<PauseOver>, S::kExited, "no scheduler has said that it has heard of it"},
 };
 
 }  // namespace
@@ -220,6 +224,7 @@ std::uint64_t Machine::pause(std::int32_t times) {
 }
 
 void Machine::on(const PauseOver& e) {
+  gave_up_ = gave_up_ || e.pause == last_word_;
   if (state_ != State::kRunning) return;
   start_owed([&](const Owed& owed) { return owed.pause == e.pause; });
   for (auto& place : places_) {
@@ -256,6 +261,7 @@ void Machine::on(const Looked& e) {
 
 void Machine::on(const Died& died) {
   Died e = died;
+  heard_end_ = heard_end_ || e.job_ended;
   const auto ended = ended_.find(e.process);
   if (ended != ended_.end()) e.ending = {ended->second, 0};  // What we did is known at once.
   if (is_told(died)) {
@@ -391,11 +397,13 @@ void Machine::on(const SpawnFailed& e) {
   fail({127, {.kind = Reason::Kind::kNotStarted, .count = tries, .detail = e.why}, ""});
 }
 
-void Machine::on(const LinkUp&) {
+void Machine::on(const LinkUp& e) {
   link_ = Link::kUp;
+  is_far_ = e.is_far;
   tell_state();
   // It may not have been told yet.
   if (result_.code != 0 && !workers_leave_) send(wire::Failed{result_.reason});
+  if (is_far_) send(wire::Heartbeat{});  // The link may be lost before the next is due.
 }
 
 void Machine::send(wire::Message message) {
@@ -432,6 +440,7 @@ void Machine::receive(const wire::JobProgress& m) {
 }
 
 void Machine::receive(const wire::JobEnded& m) {
+  heard_end_ = true;
   if (is_ending()) return;
   if (m.success) {  // Who has ended in good order needs no help; who hangs has its grace.
     if (state_ == State::kDone) return;
@@ -494,6 +503,7 @@ bool Machine::take_lacking(std::set<std::string> granted) {
 }
 
 void Machine::receive(const wire::Refused& m) {
+  gave_up_ = true;  // Nobody listens to it.
   fail({1, m.reason, ""});
 }
 

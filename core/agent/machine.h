@@ -38,6 +38,7 @@ struct Options {
   std::uint64_t seed = 0;            // Incarnations are drawn from it: random for every agent.
   // Of several hosts with etcd, each does: one scheduler serves, the others stand by.
   bool runs_scheduler = false;
+  bool stands_by = false;  // With etcd: `runs_scheduler`, but another host has the first one.
   bool continues = false;  // Its scheduler goes on from the journal of a dead agent's.
   std::int32_t spares = 0;
   // It has no places until the scheduler gives it those of a lost host; `spares` wait for them.
@@ -64,6 +65,13 @@ inline constexpr std::int32_t kSpawnTries = 5;
 // after so long: until then the recovery has a better use for the processors.
 inline constexpr Duration kSparePatience = std::chrono::seconds(1);
 
+// All has ended here, and other hosts have not heard how. An agent waits for a scheduler that it
+// has never reached, or that its processes need no more, for so long; the hosts of a job are not
+// started at once.
+inline constexpr Duration kLastWord = std::chrono::seconds(30);
+// And for the answer to a failure, of a scheduler that it had reached before.
+inline constexpr Duration kAnswer = std::chrono::seconds(5);
+
 // What may happen.
 struct Started {};
 struct Died {  // Seen first by its lifeline (no exit code yet) or by its end itself.
@@ -89,7 +97,9 @@ struct Looked {               // Every kLookEvery.
 struct SpareReady {  // It waits, and would go on with a place at once.
   Process process = 0;
 };
-struct LinkUp {};  // Connected to the scheduler.
+struct LinkUp {         // Connected to the scheduler.
+  bool is_far = false;  // Agents of other hosts may be, too: each shows by beats that it lives.
+};
 struct LinkDown {};
 struct Received {
   wire::Message message;
@@ -149,21 +159,26 @@ struct LeaveAddresses {  // For the workers of this host, in place of those befo
 struct Say {
   wire::Reason reason;
 };
-struct Exit {  // Nothing of ours runs any more.
+struct Stay {  // Nothing of ours runs, but other hosts are to hear of it: at most so long.
+  std::int32_t code = 0;  // As of Exit.
+  wire::Reason reason;
+  Duration at_most{};
+};
+struct Exit {  // The agent leaves, once what it has sent is under way. Nothing of ours runs.
   std::int32_t code = 0;
   wire::Reason reason;      // Of a failure: the first that was not recovered from.
   std::string failed_node;  // Whose log tells more; may be empty.
   bool drained = false;     // The job goes on, and needs this agent no more.
 };
 using Action =
-    std::variant<Spawn, Promote, Send, Kill, WantGrace, WantPause, Say, Exit, LeaveAddresses>;
+    std::variant<Spawn, Promote, Send, Kill, WantGrace, WantPause, Say, Exit, LeaveAddresses, Stay>;
 using Actions = std::vector<Action>;
 
 // How far the agent is. Each leads only to those after it.
 enum class State : std::uint8_t {
-  kRunning,  // Whoever dies is replaced.
+  kRunning,  // Whoever dies is replaced. Also while all have ended well and other hosts go on.
   kDone,     // The job has ended, in good order as far as it goes: who is gone is not missed.
-  kEnding,   // Nothing is replaced any more, and all are ended.
+  kEnding,   // Nothing is replaced any more, and all are ended. Then the scheduler has to hear it.
   kExited,
 };
 inline constexpr std::size_t kStates = 4;
@@ -198,6 +213,7 @@ class Machine {
 
   [[nodiscard]] State state() const { return state_; }
   [[nodiscard]] const std::vector<Place>& places() const { return places_; }
+  [[nodiscard]] bool beats() const { return link_ == Link::kUp && is_far_; }
 
  private:
   enum class Link : std::uint8_t { kNever, kUp, kDown };
@@ -218,7 +234,7 @@ class Machine {
   void on(const SpawnFailed& e);
   void on(const PauseOver& e);
   void on(const Looked& e);
-  void on(const LinkUp&);
+  void on(const LinkUp& e);
   void on(const LinkDown&) { link_ = Link::kDown; }
   void on(const Received& e);
   void on(const Interrupted& e);
@@ -262,6 +278,7 @@ class Machine {
   void end_all(bool gently);
   void say_interrupted();
   void maybe_exit();
+  void stay();
   void enter(State next);
   [[nodiscard]] bool is_ending() const { return state_ >= State::kEnding; }
   [[nodiscard]] std::int64_t worker_places() const {
@@ -278,6 +295,7 @@ class Machine {
     return options_.spare_host && !options_.drained && worker_places() == 0;
   }
   [[nodiscard]] bool is_awaited_elsewhere() const;
+  [[nodiscard]] bool owes_last_word() const;
   [[nodiscard]] bool workers_done() const;
   [[nodiscard]] bool is_scheduler(Process process) const;
   [[nodiscard]] bool scheduler_runs() const;
@@ -294,13 +312,18 @@ class Machine {
   Process next_process_ = 1;
   std::int32_t spare_failures_ = 0;
   Version version_ = 0;
-  Generation generation_ = 0;   // In which version_ was made.
-  AddressBook book_;            // Where the ranks are, as the scheduler has told it last.
-  Link link_ = Link::kNever;    // To the scheduler.
-  bool told_ = false;           // Its newest state was said to a scheduler,
-  bool spares_told_ = true;     // and which spares it has.
-  bool grace_over_ = false;     // Some grace is over.
-  bool workers_leave_ = false;  // They were interrupted, which nobody has been told yet.
+  Generation generation_ = 0;  // In which version_ was made.
+  AddressBook book_;           // Where the ranks are, as the scheduler has told it last.
+  Link link_ = Link::kNever;   // To the scheduler.
+  bool is_far_ = false;
+  bool told_ = false;            // Its newest state was said to a scheduler,
+  bool spares_told_ = true;      // and which spares it has.
+  bool heard_end_ = false;       // Of the job, from the scheduler or from a process of its own.
+  bool stays_ = false;           // Only for what other hosts have to hear, or may need.
+  bool gave_up_ = false;         // It does not stay any longer.
+  std::uint64_t last_word_ = 0;  // The pause after which it gives up; 0: there is none.
+  bool grace_over_ = false;      // Some grace is over.
+  bool workers_leave_ = false;   // They were interrupted, which nobody has been told yet.
   State state_ = State::kRunning;
   std::size_t event_ = 0;  // That is being handled.
   Exit result_;

@@ -63,6 +63,8 @@ class AgentTest : public ::testing::Test {
         exit_ = *exit;
       } else if (const auto* pause = std::get_if<WantPause>(&action)) {
         pauses_.push_back(*pause);
+      } else if (const auto* stay = std::get_if<Stay>(&action)) {
+        stays_.push_back(*stay);
       } else if (const auto* say = std::get_if<Say>(&action)) {
         told_.push_back(say->reason);
       } else if (std::holds_alternative<WantGrace>(action)) {
@@ -96,6 +98,7 @@ class AgentTest : public ::testing::Test {
   std::vector<Reason> told_;           // To the user.
   std::optional<Exit> exit_;
   std::vector<WantPause> pauses_;
+  std::vector<Stay> stays_;
   int spawned_ = 0;
   int graces_ = 0;
 };

@@ -51,27 +51,6 @@ TEST_F(AgentTest, ExitsWithCodeZeroWhenAllHaveEndedInGoodOrder) {
   EXPECT_EQ(exit_->code, 0);
 }
 
-TEST_F(AgentTest, WithoutTheSchedulerItStaysUntilItHasToldThatAllHaveEnded) {
-  start(0, 1, false, 4);
-  dies(at("w0"), 0);
-  dies(at("w1"), 0);
-  ASSERT_FALSE(exit_.has_value());
-  step(LinkUp{});
-  EXPECT_TRUE(std::holds_alternative<wire::AgentState>(said_.back()));
-  ASSERT_TRUE(exit_.has_value());
-  EXPECT_EQ(exit_->code, 0);
-}
-
-TEST_F(AgentTest, WithoutTheSchedulerItStaysForAGraceAtMost) {
-  start(0, 1, false, 4);
-  dies(at("w0"), 0);
-  dies(at("w1"), 0);
-  EXPECT_EQ(graces_, 1);
-  step(GraceOver{});
-  ASSERT_TRUE(exit_.has_value());
-  EXPECT_EQ(exit_->code, 0);
-}
-
 TEST_F(AgentTest, TheSchedulersAgentStaysWhileRanksOfOtherAgentsNeedIt) {
   start(0, 3, true, 4);
   step(LinkUp{});

@@ -40,7 +40,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Duration kGrace = 5s;
-constexpr Duration kLastWord = 30s;                   // For the other hosts to hear a failure.
 constexpr Duration kBeat = 100ms;                     // Where there may be other hosts.
 constexpr const char* kReports = "recoveries.jsonl";  // A line for each.
 
@@ -54,7 +53,7 @@ class Agent {
   void step(agent::Event event);
   void carry_out(const agent::Spawn& action);
   void carry_out(const agent::Promote& action);
-  void carry_out(const agent::Send& action);
+  void carry_out(const agent::Send& action) { link_.send(action.message); }
   void carry_out(const agent::Kill& action) { children_.kill(action.process, action.gently); }
   void carry_out(const agent::WantGrace&) {
     loop_.after(kGrace, [this] { step(agent::GraceOver{}); });
@@ -67,12 +66,9 @@ class Agent {
   void carry_out(const agent::Say& action) {
     options_.terminal->say(wording::in_words(action.reason));
   }
+  void carry_out(const agent::Stay& action);
   void carry_out(const agent::Exit& action);
-  void interrupted(int signal);
-  void link_is_up();
-  void link_is_down();
-  [[nodiscard]] bool is_still_needed() const;
-  void leave();
+  void show_end() const;
   void look();
   void beat();
   void received(wire::Message message);
@@ -85,27 +81,18 @@ class Agent {
   LogFolder logs_;
   Children children_;
   io::Trace trace_;
-  SchedulerLink link_{loop_,
-                      launch_.settings,
-                      wire::PeerKind::kAgent,
-                      {.on_up = [this] { link_is_up(); },
-                       .on_message = [this](wire::Message m) { received(std::move(m)); },
-                       .on_down = [this] { link_is_down(); },
-                       .on_out_of_reach =
-                           [this](const Error& why) {
-                             if (!exit_) step(agent::OutOfReach{why.what});
-                           }}};
+  SchedulerLink link_{
+      loop_,
+      launch_.settings,
+      wire::PeerKind::kAgent,
+      {.on_up = [this] { step(agent::LinkUp{!os::is_loopback(link_.local_address())}); },
+       .on_message = [this](wire::Message m) { received(std::move(m)); },
+       .on_down = [this] { step(agent::LinkDown{}); },
+       .on_out_of_reach = [this](const Error& why) { step(agent::OutOfReach{why.what}); }}};
   Instant looked_ = io::Loop::now();
   std::deque<agent::Event> events_;
   bool stepping_ = false;
-  bool spawn_failed_ = false;
-  std::size_t alive_ = 0;
-  std::optional<agent::Exit> exit_;  // All has ended here.
-  bool may_have_peers_ = false;      // Agents on other hosts can reach the scheduler as well.
-  bool is_linked_ = false;
-  bool was_linked_ = false;
-  bool has_left_ = false;
-  bool has_heard_end_ = false;  // Of the job.
+  agent::Exit exit_;
 };
 
 const char* name(agent::Role role) {
@@ -146,6 +133,7 @@ agent::Options machine_options(const AgentOptions& options, const Launch& launch
       .world_size = options.worker_num,
       .seed = os::random_bits(),
       .runs_scheduler = launch.runs_scheduler || launch.stands_by,
+      .stands_by = launch.stands_by,
       .continues = options.continues,
       .spares = options.spares,
       .bound_spares = options.bound_spares,
@@ -189,7 +177,6 @@ Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<vo
                                   {"exit_code", shell_code(died.ending)},
                                   {"how", wording::in_words(died.ending)},
                                   {"detected_ns", died.detected_ns}});
-            has_heard_end_ = has_heard_end_ || died.job_ended;
             step(std::move(died));
           },
           [this](agent::SpareReady ready) { step(ready); }) {
@@ -204,10 +191,10 @@ int Agent::run() {
   struct sigaction hang_up {};
   ::sigaction(SIGHUP, nullptr, &hang_up);
   if (hang_up.sa_handler != SIG_IGN) signals.push_back(SIGHUP);  // nohup means to stay.
-  loop_.on_signals(signals, [this](int signal) { interrupted(signal); });
+  loop_.on_signals(signals, [this](int signal) { step(agent::Interrupted{signal}); });
   loop_.post([this] {
     step(agent::Started{});
-    if (!spawn_failed_) on_started_();
+    if (machine_.state() == agent::State::kRunning) on_started_();
     link_.open();
     look();
     beat();
@@ -215,7 +202,8 @@ int Agent::run() {
   // What it hears of, a whole job waits for. The watchers' threads inherit it.
   (void)os::take_short_slice();
   loop_.run();
-  return exit_->code;
+  show_end();
+  return exit_.code;
 }
 
 void Agent::step(agent::Event event) {
@@ -239,7 +227,6 @@ void Agent::carry_out(const agent::Spawn& action) {
                          {"node", action.node_id},
                          {"attempt", action.attempt}});
   if (spawned) return;
-  spawn_failed_ = true;
   step(agent::SpawnFailed{action.process, spawned.error().what});
 }
 
@@ -249,14 +236,6 @@ void Agent::carry_out(const agent::Promote& action) {
                            {"child", children_.pid_of(action.process)},
                            {"node", action.node_id},
                            {"attempt", action.attempt}});
-}
-
-void Agent::carry_out(const agent::Send& action) {
-  if (const auto* state = std::get_if<wire::AgentState>(&action.message)) {
-    alive_ = static_cast<std::size_t>(std::count_if(state->places.begin(), state->places.end(),
-                                                    [](const auto& place) { return place.alive; }));
-  }
-  link_.send(action.message);
 }
 
 void Agent::carry_out(const agent::WantPause& action) {
@@ -274,98 +253,46 @@ void Agent::look() {
 
 // So that the loss of this host is noticed elsewhere.
 void Agent::beat() {
-  if (may_have_peers_) link_.send(wire::Heartbeat{});
+  if (machine_.beats()) link_.send(wire::Heartbeat{});
   loop_.after(kBeat, [this] { beat(); });
 }
 
-// The job goes on elsewhere after all has ended here: the scheduler forgets what an agent said once
-// that agent is gone, and could not find that all have ended. And a host that has ended before it
-// ever reached the scheduler has to say so, or the others wait for it.
-bool Agent::is_still_needed() const {
-  if (launch_.runs_scheduler || is_alone(options_) || has_heard_end_) return false;
-  if (launch_.stands_by && exit_->code == 0) return false;  // Its scheduler has ended with the job.
-  return !was_linked_ || (is_linked_ && exit_->code == 0);
+void Agent::carry_out(const agent::Stay& action) {
+  options_.terminal->say(
+      cat(action.code == 0 ? "all has ended well here" : wording::in_words(action.reason),
+          "; waits for the scheduler, to tell the other hosts, ", action.at_most / 1s,
+          " s at most (another signal ends this)"));
 }
 
 void Agent::carry_out(const agent::Exit& action) {
   exit_ = action;
-  if (action.drained || !is_still_needed()) return leave();
-  if (was_linked_) return;
-  options_.terminal->say(
-      cat(action.code == 0 ? "all has ended well here" : wording::in_words(action.reason),
-          "; waits for the scheduler, to tell the other hosts, ", kLastWord / 1s,
-          " s at most (another signal ends this)"));
-  loop_.after(kLastWord, [this] {
-    if (!was_linked_) leave();
-  });
-}
-
-void Agent::interrupted(int signal) {
-  exit_ ? leave() : step(agent::Interrupted{signal});
-}
-
-void Agent::link_is_up() {
-  is_linked_ = was_linked_ = true;
-  may_have_peers_ = !os::is_loopback(link_.local_address());
-  if (!exit_) {
-    step(agent::LinkUp{});
-    if (may_have_peers_) link_.send(wire::Heartbeat{});  // It may be lost before the next is due.
-    return;
-  }
-  if (has_left_) return;
-  // The machine of the job has ended: a fresh one introduces this agent.
-  agent::Machine speaker(machine_options(options_, launch_));
-  for (auto& action : speaker.step(agent::LinkUp{})) {
-    auto* send = std::get_if<agent::Send>(&action);
-    auto* state = send == nullptr ? nullptr : std::get_if<wire::AgentState>(&send->message);
-    if (state == nullptr) continue;
-    for (auto& place : state->places) {
-      if (exit_->code != 0) break;
-      place.attempt = 1;
-      place.ending = {wire::Ending::Kind::kExited, 0};
-    }
-    link_.send(send->message);
-  }
-  if (exit_->code == 0) return;  // Until it hears of the job's end.
-  link_.send(wire::Failed{exit_->reason});
-  link_.close([this] { leave(); });
-}
-
-void Agent::link_is_down() {
-  is_linked_ = false;
-  exit_ ? leave() : step(agent::LinkDown{});
-}
-
-void Agent::leave() {
-  if (std::exchange(has_left_, true)) return;
-  const agent::Exit& action = *exit_;
   trace_.event("end", {{"success", action.code == 0},
                        {"reason", wording::in_words(action.reason)},
                        {"exit_code", action.code},
                        {"node", action.failed_node}});
-  loop_.stop();
-  if (action.drained) {
+  link_.close([this] { loop_.stop(); });
+}
+
+void Agent::show_end() const {
+  if (exit_.drained) {
     return options_.terminal->say(
         cat("the job goes on without this host; logs are in ", launch_.log_directory));
   }
-  options_.terminal->show({.exit_code = action.code,
-                           .reason = wording::in_words(action.reason),
+  options_.terminal->show({.exit_code = exit_.code,
+                           .reason = wording::in_words(exit_.reason),
                            .log_directory = launch_.log_directory,
-                           .failed_log = children_.log_of(action.failed_node),
+                           .failed_log = children_.log_of(exit_.failed_node),
                            .recoveries = recoveries_of(launch_),
                            .reports = cat(launch_.log_directory, '/', kReports)});
 }
 
 void Agent::received(wire::Message message) {
-  has_heard_end_ = has_heard_end_ || std::holds_alternative<wire::JobEnded>(message);
   if (const auto* progress = std::get_if<wire::JobProgress>(&message)) {
-    options_.terminal->show(*progress, alive_, options_.local_worker_num);
-  }
-  if (exit_) {
-    const auto* ended = std::get_if<wire::JobEnded>(&message);
-    if (ended == nullptr) return;
-    if (!ended->success && exit_->code == 0) exit_ = {1, ended->reason, ""};
-    return leave();
+    const auto& places = machine_.places();
+    const auto alive = std::count_if(places.begin(), places.end(), [](const agent::Place& place) {
+      return place.role == agent::Role::kWorker && place.process != 0;
+    });
+    options_.terminal->show(*progress, static_cast<std::size_t>(alive), options_.local_worker_num);
   }
   step(agent::Received{std::move(message)});
 }
