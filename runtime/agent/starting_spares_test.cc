@@ -25,7 +25,7 @@ pid_t start_computing() {
   cpu_set_t one;
   CPU_ZERO(&one);
   ::sched_getaffinity(0, sizeof(all), &all);
-  int first = 0;
+  std::size_t first = 0;
   while (CPU_ISSET(first, &all) == 0) ++first;
   CPU_SET(first, &one);
   const pid_t pid = ::fork();
