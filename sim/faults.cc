@@ -148,11 +148,7 @@ void World::strike(const Mishap& mishap) {
     case Fault::kEarlyExit:
       return die(i, 0, false, false);
     case Fault::kInterrupt:
-      agents_[i].is_hurried = agents_[i].machine.state() >= agent::State::kEnding ||
-                              std::none_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
-                                return w.alive && w.agent == i;
-                              });
-      return tell_agent(i, agent::Interrupted{2});
+      return interrupt(i);
     case Fault::kLinksFail:
       groups_[i].aborted = true;
       return;
@@ -168,6 +164,15 @@ void World::strike(const Mishap& mishap) {
       if (setup_.hosts) lose_sight_of(i);
       return kill_agent(i);
   }
+}
+
+void World::interrupt(Index index) {
+  AgentProcess& agent = agents_[index];
+  const bool idle = std::none_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
+    return worker.alive && worker.agent == index;
+  });
+  agent.is_hurried = idle || agent.machine.state() >= agent::State::kEnding;
+  tell_agent(index, agent::Interrupted{2});
 }
 
 void World::fail_spawns() {

@@ -277,6 +277,7 @@ class World {
   void reset_host(Index agent);
   void ask_to_move(Index from);
   void lose_sight_of(Index agent);
+  void interrupt(Index index);
   void fail_spawns();
   void stand_still();
   void excuse_last_calls(Instant until);
