@@ -140,22 +140,16 @@ TEST(Journal, TellsWhatIsDamaged) {
 }
 
 TEST(Journal, TellsWhatAnotherVersionHasWritten) {
-  for (const bool seat : {false, true}) {
-    const TemporaryFolder folder;
-    auto journal = Journal::open(folder / "j", "job");
-    auto later = with_roster(1, {"a", "b"});
-    if (seat) {
-      later.roster[1].role = static_cast<wire::Role>(250);
-    } else {
-      later.stage = static_cast<wire::Stage>(250);
-    }
-    ASSERT_TRUE(journal && (*journal)->store({.formation = later}));
-    const auto memory = (*journal)->load();
-    ASSERT_FALSE(memory);
-    EXPECT_NE(memory.error().what.find("can not be read by this version of Holdfast; go on with"),
-              std::string::npos)
-        << memory.error().what;
-  }
+  const TemporaryFolder folder;
+  auto journal = Journal::open(folder / "j", "job");
+  auto later = with_roster(1, {"a", "b"});
+  later.stage = static_cast<wire::Stage>(250);
+  ASSERT_TRUE(journal && (*journal)->store({.formation = later}));
+  const auto memory = (*journal)->load();
+  ASSERT_FALSE(memory);
+  EXPECT_NE(memory.error().what.find("can not be read by this version of Holdfast; go on with"),
+            std::string::npos)
+      << memory.error().what;
 }
 
 TEST(Journal, GivesBackTheNamesOfManyDrainedAgents) {
