@@ -22,7 +22,8 @@ class CurrentGeneration {
     std::string directory;  // The teams' folders lie in it.
     std::uint64_t run_id = 0;
     Duration join_timeout{};
-    // How long a team that could not form waits for the word that its generation is aborted.
+    // How long a team that could not form waits for the word that its generation is aborted. It
+    // waits so long, too, if no scheduler is in reach.
     Duration abort_patience{};
   };
   explicit CurrentGeneration(Options options) : options_(std::move(options)) {}
@@ -59,7 +60,7 @@ class CurrentGeneration {
   Now now_;
   Generation aborted_ = 0;  // This and all before.
   std::condition_variable was_aborted_;
-  std::stop_source ending_;  // Of what now_ has the token.
+  std::stop_source ending_;  // now_.on_abort is its token.
 };
 
 }  // namespace holdfast::collective

@@ -12,6 +12,8 @@
 #include <map>
 #include <string>
 
+#include "base/digest.h"
+#include "base/text.h"
 #include "io/testing.h"
 #include "os/fd.h"
 #include "os/files.h"
@@ -140,16 +142,26 @@ TEST(Journal, TellsWhatIsDamaged) {
 }
 
 TEST(Journal, TellsWhatAnotherVersionHasWritten) {
-  const TemporaryFolder folder;
-  auto journal = Journal::open(folder / "j", "job");
-  auto later = with_roster(1, {"a", "b"});
-  later.stage = static_cast<wire::Stage>(250);
-  ASSERT_TRUE(journal && (*journal)->store({.formation = later}));
-  const auto memory = (*journal)->load();
-  ASSERT_FALSE(memory);
-  EXPECT_NE(memory.error().what.find("can not be read by this version of Holdfast; go on with"),
-            std::string::npos)
-      << memory.error().what;
+  for (const bool seat : {false, true}) {
+    const TemporaryFolder folder;
+    auto journal = Journal::open(folder / "j", "job");
+    auto later = with_roster(1, {"a", "b"});
+    if (!seat) later.stage = static_cast<wire::Stage>(250);
+    ASSERT_TRUE(journal && (*journal)->store({.formation = later}));
+    if (seat) {
+      const std::byte record[] = {std::byte{8}};  // Its name as a number.
+      const auto seal = static_cast<std::int64_t>(digest(record));
+      journal->reset();
+      run_sql(folder / "j", cat("UPDATE seats SET record=x'08', digest=", seal));
+      journal = Journal::open(folder / "j", "job");
+      ASSERT_TRUE(journal);
+    }
+    const auto memory = (*journal)->load();
+    ASSERT_FALSE(memory);
+    EXPECT_NE(memory.error().what.find("can not be read by this version of Holdfast; go on with"),
+              std::string::npos)
+        << memory.error().what;
+  }
 }
 
 TEST(Journal, GivesBackTheNamesOfManyDrainedAgents) {

@@ -119,7 +119,8 @@ void World::perform_for_agent(const Transition& t) {
   switch (t.kind) {
     case Kind::kAgentConnect:
       agent.link = connect(kNone, t.agent);
-      return tell_agent(t.agent, agent::LinkUp{});
+      tell_agent(t.agent, agent::LinkUp{});
+      return tell_of_spares(t.agent);
     case Kind::kPromote:
       return promote(t.agent, t.index);
     case Kind::kDied: {
@@ -135,6 +136,7 @@ void World::perform_for_agent(const Transition& t) {
     case Kind::kLook:
       return look(t.agent);
     case Kind::kPauseOver:
+      tell_of_spares(t.agent);
       return tell_agent(t.agent, agent::PauseOver{take(agent.pauses, t.index).pause});
     case Kind::kAgentAlone:
       agent.gives_up_at = now_ + kAlonePatience;
@@ -149,6 +151,16 @@ void World::perform_for_agent(const Transition& t) {
 
 void World::tell_agent(Index agent, const agent::Event& event) {
   for (const auto& action : agents_[agent].machine.step(event)) carry_out(agent, action);
+}
+
+// Those that wait by now are ready. To say so again changes nothing.
+void World::tell_of_spares(Index agent) {
+  std::vector<agent::Process> waiting;
+  for (const Worker& worker : workers_) {
+    const bool waits = worker.alive && worker.agent == agent && worker.program == Program::kSpare;
+    if (waits) waiting.push_back(worker.process);
+  }
+  for (const auto process : waiting) tell_agent(agent, agent::SpareReady{local(process)});
 }
 
 World::Index World::worker_of(agent::Process process) const {

@@ -437,6 +437,7 @@ class World {
   void list_agents();
   void perform_for_agent(const Transition& transition);
   void tell_agent(Index agent, const agent::Event& event);
+  void tell_of_spares(Index agent);
   void carry_out(Index agent, const agent::Action& action);
   void check_exit(Index index);
   void kill_child(Index agent, const agent::Kill& kill);

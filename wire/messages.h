@@ -107,14 +107,15 @@ struct PlaceState {
   bool operator==(const PlaceState&) const = default;
 };
 
-// agent → scheduler: all its places, on connection and after every change. It is state, not an
-// event: the newest message says all, so a lost one costs nothing.
 // A spare, as its agent holds it.
 struct SpareState {
   std::string node_id;  // The only place that it may take; empty: any.
   bool is_ready = false;
   bool operator==(const SpareState&) const = default;
 };
+
+// agent → scheduler: all its places, on connection and after every change. It is state, not an
+// event: the newest message says all, so a lost one costs nothing.
 struct AgentState {
   std::string job;
   std::string agent_id;

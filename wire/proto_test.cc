@@ -65,7 +65,8 @@ const std::vector<std::string> kTexts = {
     "job: \"job\"\nagent_id: \"agent\"\nhost: \"host\"\nplaces {\n  node_id: \"a\"\n"
     "  incarnation: 18446744073709551615\n  attempt: 1\n  alive: true\n  ending {\n"
     "    kind: ENDING_SIGNALLED\n    code: 9\n  }\n  detected_ns: 18446744073709551615\n}\n"
-    "places {\n}\nprotocol: 4294967295\ntakes: 4294967295\n",
+    "places {\n}\nprotocol: 4294967295\ntakes: 4294967295\n"
+    "spares {\n  node_id: \"a\"\n  is_ready: true\n}\nspares {\n}\n",
     "node_id: \"a\"\nincarnation: 18446744073709551615\n",
     "generation: 1\nversion: 18446744073709551615\nstaged: 18446744073709551615\n"
     "private_is_own: true\nheld {\n  ward: -2147483648\n  version: 18446744073709551615\n"

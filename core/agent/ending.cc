@@ -86,8 +86,9 @@ bool Machine::scheduler_runs() const {
                      [](const Place& p) { return p.role == Role::kScheduler && p.process != 0; });
 }
 
-// The workers of other agents need the scheduler that this one runs. And a scheduler that has not
-// heard how its workers ended would wait until their leases run out.
+// The workers of other agents need the scheduler that this one runs. Where all ranks are here, or
+// it is drained, it waits until the scheduler has heard how its workers ended, which would else
+// wait until their leases run out.
 bool Machine::is_awaited_elsewhere() const {
   if (state_ != State::kRunning) return false;
   if (options_.runs_scheduler) return !is_local() && !places_.front().done;
@@ -102,8 +103,8 @@ bool Machine::owes_last_word() const {
   return state_ == State::kRunning && !options_.runs_scheduler && !options_.drained;
 }
 
-// While a scheduler knows that all have ended well here, others may need any time. For a scheduler
-// to come back, or for its answer to a failure, the agent waits for a while.
+// As long as the link is up it stays without a limit: other hosts may train on. It waits for a
+// while for a scheduler to come back, or for the answer to its failure.
 void Machine::stay() {
   if (!is_ending() && link_ == Link::kUp) {
     last_word_ = 0;

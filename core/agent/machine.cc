@@ -237,7 +237,7 @@ void Machine::on(const PauseOver& e) {
 
 void Machine::on(const SpareReady& e) {
   for (auto& spare : spares_) {
-    if (spare.process != e.process) continue;
+    if (spare.process != e.process || spare.is_ready) continue;
     spare.is_ready = true;
     spares_told_ = false;
   }
@@ -362,6 +362,7 @@ void Machine::spare_died(const Died& e) {
                                   [&](const Spare& s) { return s.process == e.process; });
   const std::string node_id = spare->node_id;
   spares_.erase(spare);
+  spares_told_ = false;
   if (state_ != State::kRunning || !is_needed(node_id)) return;
   if (++spare_failures_ > options_.max_restarts) {
     actions_.push_back(
@@ -381,6 +382,7 @@ void Machine::on(const SpawnFailed& e) {
       owed_.push_back({pause(spare_failures_ - 1), kForNoStep, spare->node_id});
     }
     spares_.erase(spare);
+    spares_told_ = false;
     return;
   }
   const auto place = std::find_if(places_.begin(), places_.end(),

@@ -65,9 +65,8 @@ inline constexpr std::int32_t kSpawnTries = 5;
 // after so long: until then the recovery has a better use for the processors.
 inline constexpr Duration kSparePatience = std::chrono::seconds(1);
 
-// All has ended here, and other hosts have not heard how. An agent waits for a scheduler that it
-// has never reached, or that its processes need no more, for so long; the hosts of a job are not
-// started at once.
+// How long an agent whose processes have all ended waits for a scheduler. That is long, because the
+// hosts of a job may be started one after another.
 inline constexpr Duration kLastWord = std::chrono::seconds(30);
 // And for the answer to a failure, of a scheduler that it had reached before.
 inline constexpr Duration kAnswer = std::chrono::seconds(5);
@@ -320,7 +319,7 @@ class Machine {
   bool spares_told_ = true;      // and which spares it has.
   bool heard_end_ = false;       // Of the job, from the scheduler or from a process of its own.
   bool stays_ = false;           // Only for what other hosts have to hear, or may need.
-  bool gave_up_ = false;         // It does not stay any longer.
+  bool gave_up_ = false;         // It stays for nobody, from now on.
   std::uint64_t last_word_ = 0;  // The pause after which it gives up; 0: there is none.
   bool grace_over_ = false;      // Some grace is over.
   bool workers_leave_ = false;   // They were interrupted, which nobody has been told yet.

@@ -233,6 +233,12 @@ TEST_F(AgentTest, WhichSparesItHasIsToldWheneverThatChanges) {
   EXPECT_EQ(told(), (Told{{"", false}}));
   step(SpareReady{promoted_[0].process});  // Too late: it has a place.
   EXPECT_EQ(told(), (Told{{"", false}}));
+  dies(spares_[1].process, 137);
+  dies(spares_[2].process, 137);
+  dies(spares_[3].process, 137);
+  EXPECT_EQ(told(), (Told{{"", false}}));
+  step(SpawnFailed{spares_[4].process, "no memory"});
+  EXPECT_EQ(told(), Told{});
 }
 
 TEST_F(AgentTest, AnotherSpareIsStartedWhenTheJobHasMadeAStepSince) {

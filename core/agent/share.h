@@ -19,12 +19,11 @@ class Share {
 
   [[nodiscard]] bool competes() const { return competes_; }
 
-  // `used`: its processor time so far, since any beginning. Whether it may compete from now on.
+  // `used`: its processor time since the last look. Whether it may compete from now on.
   bool look(Instant now, Duration used) {
-    if (competes_) left_ -= std::max(used - used_, Duration{});
+    if (competes_) left_ -= used;
     left_ = std::min(left_ + (now - looked_) * percent_ / 100, kMost);
     looked_ = now;
-    used_ = used;
     competes_ = percent_ > 0 && left_ > Duration{};
     return competes_;
   }
@@ -32,7 +31,6 @@ class Share {
  private:
   int percent_;
   Instant looked_;
-  Duration used_{};
   Duration left_ = kMost;
   bool competes_ = percent_ > 0;
 };

@@ -19,7 +19,7 @@ Duration used_in(Duration time, int percent, int competing, int idle) {
     const Duration part = kEvery * (share.competes() ? competing : idle) / 100;
     if (share.competes()) while_competing += part;
     used += part;
-    share.look(now + kEvery, used);
+    share.look(now + kEvery, part);
   }
   return idle == 0 ? used : while_competing;
 }
@@ -44,11 +44,10 @@ TEST(Share, OfAWholeProcessorItAlwaysCompetes) {
   EXPECT_EQ(used_in(20s, 100, 100, 0), 20s);
 }
 
-// A process of the group has ended, and with it what it had used.
-TEST(Share, TimeThatGoesBackwardsIsNone) {
+TEST(Share, WhatWasTooMuchIsPaidBack) {
   Share share(0s, 10);
   EXPECT_FALSE(share.look(1s, 500ms));
-  EXPECT_FALSE(share.look(2s, 0ms));
+  EXPECT_FALSE(share.look(3s, 0ms));
   EXPECT_TRUE(share.look(6s, 0ms));
 }
 

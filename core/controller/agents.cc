@@ -47,6 +47,7 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   std::erase_if(missing_, [&](const Agent& missed) { return missed.agent_id == m.agent_id; });
   if (agent.book != book_.name()) {
     receive(link, wire::AskAddresses{});
+    if (peers_.at(link).dismissed) return;  // It has asked for more than it may.
   }
   std::map<std::string, PlaceWord> former;
   for (const auto& node_id : std::exchange(agent.nodes, {})) {
@@ -78,13 +79,16 @@ void Machine::tell_who_has_them(Link link) {
 
 // Why this can not be the table of an agent of the job, which has so many places.
 std::optional<Reason> Machine::too_much(const wire::AgentState& m, std::size_t places) {
-  if (m.places.size() > places) {
-    return Reason{.kind = Reason::Kind::kTooMuch,
-                  .count = static_cast<std::int64_t>(m.places.size()),
-                  .total = static_cast<std::int64_t>(places),
-                  .detail = "places"};
-  }
+  const auto more_than = [](std::size_t count, std::size_t most, const char* what) {
+    const Reason why{.kind = Reason::Kind::kTooMuch,
+                     .count = static_cast<std::int64_t>(count),
+                     .total = static_cast<std::int64_t>(most),
+                     .detail = what};
+    return count > most ? std::optional(why) : std::nullopt;
+  };
   auto why = excess({&m.agent_id, &m.host});
+  if (!why) why = more_than(m.places.size(), places, "places");
+  if (!why) why = more_than(m.spares.size(), places + kMaxSparesMore, "spares");
   for (const auto& place : m.places) {
     if (!why) why = excess({&place.node_id});
   }

@@ -124,7 +124,8 @@ void Machine::reject_word(Link link, const wire::Message& message) {
                 .total = static_cast<std::int64_t>(peers_.at(link).kind)});
 }
 
-// Nothing is heard of it or said to it any more. What is being done for it goes on to its end.
+// Nothing more is heard of it, and send() says nothing to it. The event that is being handled goes
+// on to its end, and may still look at its agent.
 void Machine::dismiss(Link link) {
   if (const auto peer = peers_.find(link); peer != peers_.end()) peer->second.dismissed = true;
   stop_waiting(link);

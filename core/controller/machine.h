@@ -125,7 +125,7 @@ struct Agent {
   bool has_others = false;             // It has places as well that it has lost for good.
   std::uint32_t takes = 0;             // As of wire::AgentState, as is the next.
   std::vector<wire::SpareState> spares;
-  bool is_told = false;                // Of progress, from the next on.
+  bool is_told = false;  // Of progress, from the next on.
   Instant heard{};
   Duration gap{};                   // The longest between two words; old ones count ever less.
   std::optional<Instant> called{};  // When its silence was noticed: it has its last call.
@@ -144,6 +144,7 @@ struct PlaceWord {
 
 inline constexpr std::size_t kMaxNameBytes = 1024;   // Of a node, a host, a memory, an agent.
 inline constexpr std::int64_t kMaxGroupsLost = 20;   // On end, without a death and without a step.
+inline constexpr std::size_t kMaxSparesMore = 256;   // Of an agent, than the job has places.
 inline constexpr std::size_t kMaxTextBytes = 65536;  // Of the words in which somebody fails.
 
 class Machine {

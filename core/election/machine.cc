@@ -81,7 +81,6 @@ void Machine::on(const Looked& e) {
     free_since_.reset();
   }
   // An etcd that can be read but not written, as where its disk is full, has not answered.
-  if (e.key) cannot_put_ = false;
   if (!cannot_put_) {
     answered_ = now_;
     said_.clear();
@@ -105,6 +104,7 @@ void Machine::on(const Looked& e) {
   } else if (may_lead()) {
     attempt();
   } else {
+    cannot_put_ = false;  // Nothing is to be put now.
     wait();
   }
 }

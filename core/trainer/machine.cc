@@ -341,7 +341,7 @@ void Machine::report() {
                    holding_.held});
 }
 
-// Nothing changes what it holds before an order does.
+// Before an order comes, nothing changes what it holds, but for copies that still come of others.
 bool Machine::is_at_rest() const {
   return state_ == State::kParked || state_ == State::kSpokenFor ||
          (state_ == State::kLeaving && said_);

@@ -1,5 +1,8 @@
 #include "runtime/agent/starting_spares.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -20,7 +23,8 @@ StartingSpares::StartingSpares(io::Loop& loop, int percent, bool may_be_idle,
     : loop_(loop), percent_(percent), may_be_idle_(may_be_idle), on_ready_(std::move(on_ready)) {}
 
 void StartingSpares::add(agent::Process process, pid_t group, const std::string& lifeline) {
-  spares_.insert({process, {group, lifeline, agent::Share(io::Loop::now(), percent_), {group}}});
+  spares_.insert(
+      {process, {group, lifeline, agent::Share(io::Loop::now(), percent_), {{group, 0}}}});
   if (!std::exchange(is_looking_, true)) loop_.after(kLookEvery, [this] { look(); });
 }
 
@@ -28,14 +32,29 @@ void StartingSpares::forget(agent::Process process) {
   spares_.erase(process);
 }
 
-void StartingSpares::bound(Spare& spare) {
+void StartingSpares::find_members(Spare& spare) {
+  std::map<pid_t, std::uint64_t> members;
+  for (const pid_t pid : os::members_of(spare.group)) {
+    const auto known = spare.members.find(pid);
+    members[pid] = known == spare.members.end() ? 0 : known->second;
+  }
+  spare.members = std::move(members);
+}
+
+void StartingSpares::bound(Spare& spare, bool has_new_members) {
   std::uint64_t used = 0;
-  for (const pid_t pid : spare.members) used += os::processor_time(pid);
+  // Who has ended since may have left its number to somebody else.
+  std::erase_if(spare.members, [&](const auto& m) { return ::getpgid(m.first) != spare.group; });
+  for (auto& [pid, before] : spare.members) {
+    const std::uint64_t now = os::processor_time(pid);
+    used += std::max(now, before) - before;
+    before = now;
+  }
   const bool did_compete = spare.share.competes();
   const bool competes =
       spare.share.look(io::Loop::now(), std::chrono::nanoseconds(static_cast<std::int64_t>(used)));
-  if (competes == did_compete) return;
-  for (const pid_t pid : spare.members) {
+  if (competes == did_compete && !has_new_members) return;
+  for (const auto& [pid, time] : spare.members) {
     competes ? make_process_ordinary(pid) : make_process_idle(pid);
   }
 }
@@ -48,9 +67,8 @@ void StartingSpares::look() {
       if (may_be_idle_) make_group_idle(spare.group);
       ready.push_back(process);
     } else if (may_be_idle_ && percent_ > 0) {
-      // Whoever is started later has the policy of whoever starts it.
-      if (looks_for_members) spare.members = os::members_of(spare.group);
-      bound(spare);
+      if (looks_for_members) find_members(spare);
+      bound(spare, looks_for_members);
     }
   }
   for (const auto process : ready) spares_.erase(process);

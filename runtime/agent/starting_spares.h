@@ -35,10 +35,11 @@ class StartingSpares {
     pid_t group = 0;
     std::string lifeline;
     agent::Share share;
-    std::vector<pid_t> members;  // Of the group, as it was at some look a moment ago.
+    std::map<pid_t, std::uint64_t> members;  // Of the group; their processor times when looked at.
   };
   void look();
-  void bound(Spare& spare);
+  static void find_members(Spare& spare);
+  static void bound(Spare& spare, bool has_new_members);
 
   io::Loop& loop_;
   const int percent_;

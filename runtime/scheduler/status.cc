@@ -76,6 +76,7 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
   }
   auto spares = nlohmann::ordered_json::array();
   for (const auto& [link, agent] : machine.agents()) {
+    if (agent.is_silent) continue;
     for (const auto& spare : agent.spares) {
       spares.push_back({{"host", agent.host},
                         {"node_id", spare.node_id.empty() ? nlohmann::ordered_json(nullptr)
