@@ -29,7 +29,7 @@ class LifelineHolder {
   void take_short_slice() const;
   // This process has made the step: its agent reads so after its end.
   void note(Version version) const;
-  void note_ready() const;  // It is a spare, and waits for its place.
+  void note_ready() const;         // It is a spare, and waits for its place.
   void note_end(bool well) const;  // It has heard how the job has ended, likewise.
   [[nodiscard]] pid_t thread_id() const { return thread_id_; }
   ~LifelineHolder();  // Lets go at once. Does nothing in a forked child, which holds nothing.
