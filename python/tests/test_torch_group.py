@@ -107,8 +107,11 @@ def test_torch_objects_of_another_rank_that_a_fault_cut_short_are_never_unpickle
     known = dist.distributed_c10d._world
     monkeypatch.setitem(known.pg_map, group, ("holdfast", None))
     monkeypatch.setitem(known.pg_group_ranks, group, {rank: rank for rank in range(4)})
-    with pytest.raises(MarkedError, match="broadcast_object_list was not completed"):
-        dist.broadcast_object_list([None], None, group, torch.device("cpu"), group_src=3)
+    for ask in (dist.broadcast_object_list, dist.recv_object_list):
+        with pytest.raises(MarkedError, match=f"{ask.__name__} was not completed"):
+            ask([None], None, group, torch.device("cpu"), group_src=3)
+        monkeypatch.setattr(type(group), "_group", lambda self: 0)  # The step is known to be void.
+    monkeypatch.setattr(type(group), "_group", lambda self: 1)
 
     def broadcast_object_list() -> None:  # Of the program's own, for a tensor.
         group.broadcast([torch.empty(1, dtype=torch.int64)], 3)

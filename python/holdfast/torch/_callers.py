@@ -17,7 +17,7 @@ import torch.distributed as dist
 _FRAMEWORKS: Final = ("torch.nn.parallel.", "torch.distributed.fsdp.", "torch.distributed.tensor.")
 _RECEIVE_OBJECTS: Final[dict[CodeType, str]] = {
     inspect.unwrap(call).__code__: call.__name__
-    for call in (dist.broadcast_object_list, dist.scatter_object_list)
+    for call in (dist.broadcast_object_list, dist.scatter_object_list, dist.recv_object_list)
 }
 
 

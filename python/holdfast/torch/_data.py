@@ -7,20 +7,34 @@ are derived from (seed, epoch, position), whichever process or loader worker loa
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from holdfast._errors import UserError
-from holdfast.torch._draws import OwnGenerators
+from holdfast.torch._draws import see_that_none_goes_on
 from holdfast.torch._random import Seeds, get_states, note, reseed, seed_of, set_states
 
 _LOOKED_AT: Final = 1000  # Of an order that is to be the same twice.
 _AT_ONCE: Final = 1 << 20  # Indices, or batches of them, that are held at once.
+
+_CURE_OF_AN_ORDER: Final = (
+    "draw from torch, random or numpy.random, which are set for each epoch, or derive the "
+    "generator in __iter__ from what set_epoch() was given"
+)
+_CURE_OF_ITEMS: Final = (
+    "draw from torch, random or numpy.random, which are set for each item, or derive the "
+    "generator from the index: default_rng(index)"
+)
+
+
+def see_items(dataset: Any, ask: Callable[[], Any], but: Collection[Any]) -> None:
+    """Raise UserError if a data set holds a generator that is not set for each item."""
+    what = f"the data set {type(dataset).__name__}"
+    see_that_none_goes_on(what, dataset, but, _CURE_OF_ITEMS, ask)
 
 
 def length_of(source: Any) -> int | None:
@@ -41,25 +55,27 @@ class _Ticket(NamedTuple):
 class _Seeded(torch.utils.data.Dataset[Any]):
     """A dataset that takes tickets as indices."""
 
-    def __init__(self, dataset: Any) -> None:
-        self.__dict__["_dataset"] = dataset
+    def __init__(self, dataset: Any, seen: bool) -> None:
+        self.__dict__.update(_dataset=dataset, _seen=seen)  # Seen in each worker, or before it.
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def __getitem__(self, ticket: _Ticket) -> Any:
-        return self._own().asked(ticket.seed, lambda: self._dataset[ticket.what])
+        return self._asked(ticket.seed, lambda: self._dataset[ticket.what])
 
     def __getitems__(self, ticket: _Ticket) -> Any:
         many = getattr(self._dataset, "__getitems__", None)
-        ask = self._own().asked
         if many:
-            return ask(ticket.seed, lambda: many(ticket.what))
-        return ask(ticket.seed, lambda: [self._dataset[i] for i in ticket.what])
+            return self._asked(ticket.seed, lambda: many(ticket.what))
+        return self._asked(ticket.seed, lambda: [self._dataset[i] for i in ticket.what])
 
-    def _own(self) -> OwnGenerators:
-        found: OwnGenerators = self.__dict__.setdefault("_own_of", OwnGenerators(self._dataset))
-        return found
+    def _asked(self, seed: Seeds, ask: Callable[[], Any]) -> Any:
+        if not self._seen and get_worker_info() is not None:  # A worker_init_fn may have set it.
+            self.__dict__["_seen"] = True
+            see_items(self._dataset, ask, ())
+        seed.set()
+        return ask()
 
     def __getattr__(self, name: str) -> Any:
         # A worker_init_fn that uses get_worker_info().dataset reaches the dataset itself.
@@ -71,10 +87,10 @@ class _Seeded(torch.utils.data.Dataset[Any]):
         setattr(self.__dict__["_dataset"], name, value)
 
     def __getstate__(self) -> Any:
-        return self.__dict__["_dataset"]
+        return self.__dict__
 
     def __setstate__(self, state: Any) -> None:
-        self.__dict__["_dataset"] = state
+        self.__dict__.update(state)
 
 
 def _pieces(sampler: Any, seed: Seeds, skip: int) -> Iterator[list[Any]]:
@@ -172,8 +188,8 @@ class Feeder:
         """Return the object with items by index, if any. An item must depend on its index alone."""
         return None
 
-    def see_that_its_order_is_drawn_again(self) -> None:
-        """Raise UserError if the order of an epoch is another one each time."""
+    def see_that_it_is_drawn_again(self, kept: Collection[Any]) -> None:
+        """Raise UserError if an order is another one each time, or by a generator not `kept`."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -196,7 +212,7 @@ class _Loader(Feeder):
         self._dataset = loader.dataset
         self._loader = copy.copy(loader)  # With its own workers; the user's loader is untouched.
         fields = self._loader.__dict__
-        fields["dataset"] = _Seeded(loader.dataset)
+        fields["dataset"] = _Seeded(loader.dataset, seen=loader.worker_init_fn is None)
         fields["_iterator"] = None
         which = "batch_sampler" if loader.batch_sampler is not None else "sampler"
         self._tickets = _Tickets(fields[which], seed)
@@ -218,35 +234,49 @@ class _Loader(Feeder):
         self._seed.derive("epoch", order).set()
         return iter(self._loader)
 
-    def see_that_its_order_is_drawn_again(self) -> None:
-        sampler, before = self._tickets.sampler, get_states()
-        kept = [(g, g.get_state()) for g in self.generators]
-        if hasattr(sampler, "__next__"):
-            return  # It can be asked only once.
-        twice = []
+    def see_that_it_is_drawn_again(self, kept: Collection[Any]) -> None:
+        before, states = get_states(), [(g, g.get_state()) for g in self.generators]
+        but = (*kept, *self.generators)
+        collate: Any = self._loader.collate_fn
         try:
-            for _ in range(2):
-                self._seed.derive("order").set()
-                for generator in self.generators:
-                    generator.manual_seed(1)
-                for holder in self._samplers:
-                    if hasattr(holder, "set_epoch"):
-                        holder.set_epoch(0)
-                twice.append([str(what) for what in islice(iter(sampler), _LOOKED_AT)])
-        except Exception:
-            return  # It is told more before it is asked; start() does so.
+            self._see_order((*but, self._dataset))
+            see_items(self._dataset, lambda: self._dataset[0], but)
+            see_that_none_goes_on(
+                *("collate_fn", collate, but, _CURE_OF_ITEMS), lambda: collate([self._dataset[0]])
+            )
         finally:
             set_states(before)
-            for generator, state in kept:
+            for generator, state in states:
                 generator.set_state(state)
+
+    def _see_order(self, but: Collection[Any]) -> None:
+        sampler = self._tickets.sampler
+
+        def ask() -> list[str]:
+            if hasattr(sampler, "__next__"):
+                raise TypeError("it can be asked only once")
+            self._seed.derive("order").set()
+            for generator in self.generators:
+                generator.manual_seed(1)
+            for holder in self._samplers:
+                if hasattr(holder, "set_epoch"):
+                    holder.set_epoch(0)
+            return [str(what) for what in islice(iter(sampler), _LOOKED_AT)]
+
+        for holder in self._samplers:
+            if not type(holder).__module__.startswith("torch."):
+                what = f"the sampler {type(holder).__name__}"
+                see_that_none_goes_on(what, holder, but, _CURE_OF_AN_ORDER, ask)
+        try:
+            twice = ask(), ask()
+        except Exception:
+            return  # It is told more before it is asked; start() does so.
         if twice[0] != twice[1]:
             kinds = [type(s) for s in (*self._samplers, sampler)]
             own = next((k for k in kinds if not k.__module__.startswith("torch.")), kinds[0])
             raise UserError(
                 f"the sampler {own.__name__} gives another order when it is asked twice "
-                "under equal seeds, so a fault would change the data. It draws from a generator of "
-                "its own, or counts: draw from torch, random or numpy.random, which are set for "
-                "each epoch, or derive the generator in __iter__ from what set_epoch() was given"
+                f"under equal seeds, so a fault would change the data: {_CURE_OF_AN_ORDER}"
             )
 
     def recall(self, order: int, seeds: tuple[int, ...]) -> None:
@@ -287,10 +317,17 @@ class _Indexed(Feeder):
         self._seed = seed
 
     def start(self, epoch: int, order: int, skip: int, state: Mark | None) -> Iterator[Any]:
-        batches = self._batches
-        own = OwnGenerators(None if isinstance(batches, (list, tuple)) else batches)
-        for i in range(skip, len(batches)):
-            yield own.asked(self._seed.derive("data", order, i), partial(batches.__getitem__, i))
+        for i in range(skip, len(self._batches)):
+            self._seed.derive("data", order, i).set()
+            yield self._batches[i]
+
+    def see_that_it_is_drawn_again(self, kept: Collection[Any]) -> None:
+        if (items := self.items()) is not None:
+            before = get_states()
+            try:
+                see_items(items, lambda: items[0], kept)
+            finally:
+                set_states(before)
 
     def items(self) -> Any:
         return None if isinstance(self._batches, (list, tuple)) else self._batches

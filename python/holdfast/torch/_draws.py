@@ -1,61 +1,180 @@
-"""See whether a data set draws from a generator of its own, which no void step sets back."""
+"""Find the generators of random numbers that a program reaches from its data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dis
+import functools
+import sys
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from itertools import islice
+from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 import torch
 
 from holdfast._errors import UserError
 from holdfast._vars import dumps
-from holdfast.torch._others import contents_of, is_common, is_generator
-from holdfast.torch._random import Seeds
+from holdfast._whose import is_programs_code
+from holdfast.torch._others import contents_of, is_common, is_generator, put_back
 
-_FEW: Final = 32  # Parts of a list that are looked at.
+_MOST: Final = 300_000  # Objects that are looked at.
+_LEAVES: Final = (type, ModuleType, torch.Tensor, bool, int, float, complex, str, bytes, range)
+_PLAIN: Final = frozenset((*_LEAVES, type(None)))
+_BEGIN: Final = ("__init__", "__new__", "__post_init__")  # What these draw is drawn again alike.
 
 
-class OwnGenerators:
-    """The generators that a data set holds. A replay, or a successor, would draw otherwise."""
+def see_that_none_goes_on(
+    what: str, holder: Any, but: Collection[Any], cure: str, ask: Callable[[], Any]
+) -> None:
+    """Raise UserError if `holder` reaches a generator, `but` for some, that `ask` does not set.
 
-    def __init__(self, dataset: Any) -> None:
-        """Look for them in the attributes of a data set; None: there is none."""
-        self._name = type(dataset).__name__
-        self._generators = _generators_in(dataset)
-
-    def asked(self, seed: Seeds, ask: Callable[[], Any]) -> Any:
-        """Return what `ask` gives under a seed. UserError: one of these went on meanwhile."""
-        seed.set()
-        if not self._generators:
-            return ask()
-        before = self._marks()
-        given = ask()
-        after = self._marks()
-        if after == before:
-            return given
-        seed.set()
-        ask()
-        if self._marks() != after:
+    It is set if it is in the same place in its row after each of two calls, though it was moved
+    between them. One that is used seldom, or later, is not known to be set, and is refused too.
+    """
+    name = getattr(holder, "__qualname__", type(holder).__name__)
+    find = partial(generators_in, holder, name, but)
+    if not (found := find()):
+        return
+    kept = [(g, contents_of(g)) for g in found.values()]
+    after: list[dict[str, bytes]] = []
+    try:
+        for _ in range(2):
+            for generator in find().values():
+                _move(generator)
+            ask()
+            after.append({where: dumps(contents_of(g)) for where, g in find().items()})
+    except Exception:
+        after = [{}, dict.fromkeys(found, b"")]  # It can not be asked here.
+    finally:
+        for generator, place in kept:
+            put_back(generator, place)
+    for where, place in after[1].items():
+        if after[0].get(where) != place:
             raise UserError(
-                f"the data set {self._name} drew an item from a generator of its own, which goes "
-                "on from item to item, so a fault would change the data: draw from torch, random "
-                "or numpy.random, which are set for each item, or derive its generator from the "
-                "index: default_rng(index)"
+                f"{what} holds a generator of its own, {where}, which goes on from draw to draw, "
+                f"so a fault would change the data: {cure}"
             )
-        self._generators = []  # It is set for each item.
-        return given
-
-    def _marks(self) -> list[bytes]:
-        return [dumps(contents_of(generator)) for generator in self._generators]
 
 
-def _generators_in(holder: Any, depth: int = 4) -> list[Any]:
-    """Return the generators in the attributes of a data set and of what it holds."""
-    if is_generator(holder):
-        return [] if is_common(holder) else [holder]
-    if not depth or isinstance(holder, (type, torch.Tensor, torch.nn.Module)):
-        return []
-    parts = list((getattr(holder, "__dict__", None) or {}).values())
-    if isinstance(holder, (list, tuple)) and len(holder) <= _FEW:
-        parts = list(holder)
-    return [found for part in parts for found in _generators_in(part, depth - 1)]
+def generators_in(holder: Any, name: str, but: Collection[Any] = ()) -> dict[str, Any]:
+    """Return the generators that an object reaches, by where they are, `but` for what some reach.
+
+    Those of torch, random and NumPy themselves are none of these.
+    """
+    found = {}
+    known = {id(thing): thing for thing in but}  # Held, since an id may be given anew.
+    todo = deque([(name, holder)])
+    while todo and len(known) < _MOST:
+        where, thing = todo.popleft()
+        if id(thing) in known:
+            continue
+        known[id(thing)] = thing
+        if not is_generator(thing):
+            todo.extend(islice(_parts(where, thing), _MOST))
+        elif not is_common(thing):
+            found[where if where.startswith("`") else f"`{where}`"] = thing
+    return found
+
+
+def _parts(where: str, thing: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what an object holds that may lead to a generator, and where that is."""
+    numpy = sys.modules.get("numpy")
+    if isinstance(thing, _LEAVES) or (numpy is not None and isinstance(thing, numpy.ndarray)):
+        return
+    if isinstance(thing, (list, tuple, deque)):
+        yield from ((f"{where}[{i}]", p) for i, p in enumerate(thing) if type(p) not in _PLAIN)
+    elif isinstance(thing, (set, frozenset)):
+        yield from ((f"{where}{{}}", p) for p in thing if type(p) not in _PLAIN)
+    elif isinstance(thing, dict):
+        parts = list(dict.items(thing))
+        yield from ((f"{where}[{key!r}]", p) for key, p in parts if type(p) not in _PLAIN)
+    elif isinstance(thing, (MethodType, BuiltinMethodType)):
+        yield where, thing.__self__
+        yield where, getattr(thing, "__func__", None)
+    elif isinstance(thing, partial):
+        yield f"{where}.func", thing.func
+        yield f"{where}.args", thing.args
+        yield f"{where}.keywords", thing.keywords
+    elif isinstance(thing, FunctionType):
+        yield from _of_a_function(where, thing)
+    else:
+        yield from _of_a_class(type(thing))  # type: ignore[arg-type]
+    yield from ((f"{where}.{key}", p) for key, p in _attributes(thing) if type(p) not in _PLAIN)
+
+
+def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:
+    try:
+        own = dict(object.__getattribute__(thing, "__dict__"))
+    except AttributeError:
+        own = {}
+    if isinstance(thing, torch.nn.Module):
+        own |= own.pop("_modules", {})
+    yield from own.items()
+    for kind in type(thing).__mro__:
+        names = vars(kind).get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
+            try:
+                yield name, object.__getattribute__(thing, name)
+            except AttributeError:
+                continue  # Not set, or a private one, which has another name.
+
+
+def _of_a_function(where: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield what a function has around it, and the generators and functions that its code names."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            yield f"{where}.{name}", cell.cell_contents
+        except ValueError:
+            continue  # It is not set yet.
+    yield where, function.__defaults__
+    yield where, function.__kwdefaults__
+    if not is_programs_code(function.__code__.co_filename):
+        return
+    for name in _globals_of(function.__code__):
+        value = function.__globals__.get(name)
+        if is_generator(value) or isinstance(value, (FunctionType, BuiltinMethodType)):
+            named = f"`{name}`, which `{function.__qualname__}` names"
+            yield named if is_generator(value) else name, value
+
+
+def _globals_of(code: CodeType) -> set[str]:
+    names = {i.argval for i in dis.get_instructions(code) if i.opname.startswith("LOAD_GLOBAL")}
+    return names.union(*(_globals_of(c) for c in code.co_consts if isinstance(c, CodeType)))
+
+
+@functools.lru_cache(1000)
+def _of_a_class(kind: type) -> tuple[tuple[str, Any], ...]:
+    """Return the program's own methods, and generators that its classes hold.
+
+    What only a constructor calls is left out: it draws before the first step, and again alike.
+    """
+    found: list[tuple[str, Any]] = []
+    methods: dict[FunctionType, str] = {}
+    for cls in kind.__mro__:
+        for name, member in vars(cls).items():
+            function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+            if isinstance(function, FunctionType):
+                if is_programs_code(function.__code__.co_filename):
+                    methods[function] = name
+            elif is_generator(member):
+                found.append((f"{cls.__qualname__}.{name}", member))
+    called = {n for f, name in methods.items() if name in _BEGIN for n in _names_of(f.__code__)}
+    used = [f for f, name in methods.items() if name not in called and name not in _BEGIN]
+    for function in used:  # It grows meanwhile.
+        names = called & _names_of(function.__code__)
+        used += [f for f, name in methods.items() if name in names and f not in used]
+    return (*found, *((function.__qualname__, function) for function in used))
+
+
+def _names_of(code: CodeType) -> set[str]:
+    inner = (_names_of(part) for part in code.co_consts if isinstance(part, CodeType))
+    return set(code.co_names).union(*inner)
+
+
+def _move(generator: Any) -> None:
+    if isinstance(generator, torch.Generator):
+        torch.rand(1, generator=generator, device=generator.device)
+    else:
+        generator.random()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -104,9 +104,10 @@ class Progress:
 class Sources:
     """The sources that the program has given to steps() in this process."""
 
-    def __init__(self, position: Position) -> None:
-        """Know none."""
+    def __init__(self, position: Position, kept: Mapping[str, Any] | None = None) -> None:
+        """Know none; `kept`: objects of the program's that State keeps by their own means."""
         self._position = position
+        self._kept = kept or {}
         self._entries: dict[int, _Entry] = {}  # By id of the source.
 
     def of(self, data: Any, seeds: Seeds, name: str | None) -> Source:
@@ -119,7 +120,7 @@ class Sources:
             entry.feeder = feeder
         if not entry.seen:
             entry.seen = True
-            feeder.see_that_its_order_is_drawn_again()
+            feeder.see_that_it_is_drawn_again(tuple(self._kept.values()))
             if (items := feeder.items()) is not None:
                 _see_that_items_can_be_given_again(items, seeds.derive("item"))
         return Source(feeder, name, self._position)
@@ -247,8 +248,8 @@ def _see_that_items_can_be_given_again(dataset: Any, seeds: Seeds) -> None:
     if not _are_same(twice[0], twice[1], 0):
         raise UserError(
             f"item 0 of the data set {type(dataset).__name__} is not the same when it is asked "
-            "for twice under equal seeds, so a fault would change the data. It draws from a "
-            "generator of its own, or counts: draw from torch, random or numpy.random, which are "
+            "for twice under equal seeds, so a fault would change the data. It counts, or draws "
+            "from a generator that nobody sets: draw from torch, random or numpy.random, which are "
             "set for each item, or derive its generator from the index: default_rng(index)"
         )
 

@@ -28,7 +28,7 @@ class Training:
         self.kept = kept
         self.versions = versions
         self.progress = progress
-        self.sources = Sources(progress.position)
+        self.sources = Sources(progress.position, kept.others)
         self.results = Results(engine, kept, versions, progress)
         self.current_epoch: int | None = None  # Of the loop over state.epochs() under way.
         self.turn = 0  # How often steps() was called in it.

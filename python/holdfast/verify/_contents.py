@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast._whose import FRAMEWORKS
 from holdfast.verify._digest import digest
 from holdfast.verify._probe import Told
-from holdfast.verify._whose import FRAMEWORKS
 
 
 def things_of(state: Any) -> Iterator[Any]:

@@ -8,8 +8,8 @@ import sys
 from types import FrameType
 from typing import Any, Final
 
+from holdfast._whose import is_programs_code
 from holdfast.verify._note import Notes
-from holdfast.verify._whose import is_programs_code
 
 _LONGEST: Final = 500
 

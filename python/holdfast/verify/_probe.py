@@ -21,6 +21,12 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+from holdfast._whose import (
+    FRAMEWORKS,
+    is_installed,
+    is_programs_code,
+    is_programs_module,
+)
 from holdfast.verify._culprit import tree_of
 from holdfast.verify._digest import (
     attributes,
@@ -29,12 +35,6 @@ from holdfast.verify._digest import (
     is_scalar,
     shown,
     tensor_bytes,
-)
-from holdfast.verify._whose import (
-    FRAMEWORKS,
-    is_installed,
-    is_programs_code,
-    is_programs_module,
 )
 
 _NODES: Final = 20_000

@@ -9,7 +9,7 @@ import sysconfig
 from pathlib import Path
 from typing import Final
 
-_OURS: Final = str(Path(__file__).resolve().parent.parent) + os.sep
+_OURS: Final = str(Path(__file__).resolve().parent) + os.sep
 _STANDARD: Final = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 # Their objects change for reasons of their own; State has what the program keeps in them.
 FRAMEWORKS: Final = frozenset(
