@@ -1,6 +1,7 @@
 """The batch of a step, which the step must leave as it is: a void step is made again with it.
 
-A batch is of tensors, arrays and plain values, in containers. Each try of a step gets containers of
+A batch is of tensors, arrays and plain values, in containers that hold nothing but these: what is
+not known by its type is refused. Each try of a step gets containers of
 its own, so the body may take parts out. Whether it changed a tensor is told by the tensor's count
 of changes, and in a process's first step by its contents; for an array, always by its contents.
 """
@@ -13,7 +14,7 @@ import datetime
 import enum
 import pathlib
 import sys
-from collections import deque
+from collections import UserDict, deque
 from typing import Any, Final
 
 import torch
@@ -26,6 +27,9 @@ _PLAIN: Final = (
     *(datetime.date, datetime.time, datetime.timedelta, pathlib.PurePath),
     *(torch.dtype, torch.device, torch.Size, type),
 )
+_NAMES: Final = (enum.Enum, type, datetime.date, datetime.time, pathlib.PurePath)
+_CONTAINERS: Final = (tuple, list, deque, set, frozenset, dict)
+_LIBRARY: Final = "transformers."
 _DEEPEST: Final = 32
 
 
@@ -78,30 +82,42 @@ class Batch:
                 value = value.detach()  # A gradient that the body gives it is not its successor's.
             self._leaves.append(value)
             return value
-        if isinstance(value, _PLAIN):
+        if isinstance(value, _PLAIN) and (isinstance(value, _NAMES) or not _has_attributes(value)):
             return value
         if depth > _DEEPEST:
             raise UserError("a batch of steps() is nested too deeply; does it hold itself?")
         if _is_array(value):
-            if value.dtype.hasobject:
-                for part in value.flat:
-                    self._fresh(part, depth + 1)
-                return value.copy()
             self._leaves.append(value)
             return value
-        if (own := self._container(value, depth + 1)) is None:
+        try:
+            own = self._container(value, depth + 1)
+        except UserError:
+            raise
+        except Exception:  # A class of the program's own, which can not be copied by its parts.
+            own = None
+        if own is None:
+            of = " of objects" if hasattr(value, "dtype") and value.dtype.hasobject else ""
             raise UserError(
-                f"a batch of steps() holds a {type(value).__qualname__}, and nobody can tell "
+                f"a batch of steps() holds a {type(value).__qualname__}{of}, and nobody can tell "
                 "whether a step changes it; give tensors, arrays and plain values, in lists, "
                 "tuples, dicts or dataclasses: DataLoader(..., collate_fn=...)"
             )
         return own
 
     def _container(self, value: Any, depth: int) -> Any:
-        """Return a container of fresh parts; None: it is no container."""
+        """Return a container of fresh parts; None: it is none, or holds more than its parts."""
+        if isinstance(value, UserDict):  # Of a tokenizer, with attributes that it does not change.
+            if vars(value).keys() > {"data"} and not type(value).__module__.startswith(_LIBRARY):
+                return None
+            own = copy.copy(value)
+            own.data = self._fresh(value.data, depth)
+            return own
+        if isinstance(value, _CONTAINERS) and _has_attributes(value):
+            return None
         if isinstance(value, tuple):
             parts = [self._fresh(part, depth) for part in value]
-            return value._make(parts) if hasattr(value, "_make") else type(value)(parts)
+            made = type(value) if hasattr(value, "n_sequence_fields") else None  # torch.max()'s.
+            return made(parts) if made else tuple.__new__(type(value), parts)
         if isinstance(value, (list, deque)):
             own = copy.copy(value)
             for i, part in enumerate(value):
@@ -111,24 +127,37 @@ class Batch:
             for part in value:
                 self._fresh(part, depth)
             return copy.copy(value)
-        if callable(getattr(value, "keys", None)) and hasattr(value, "__setitem__"):
-            own = copy.copy(value)  # A dict, or such as that of a tokenizer.
-            for key in list(value.keys()):
+        if isinstance(value, dict):
+            own = copy.copy(value)
+            for key in value:
                 own[key] = self._fresh(value[key], depth)
             return own
         if dataclasses.is_dataclass(value):
-            made = copy.copy(value)
-            for field in dataclasses.fields(value):
-                if hasattr(value, field.name):
-                    part = self._fresh(getattr(value, field.name), depth)
-                    object.__setattr__(made, field.name, part)
-            return made
+            names = {field.name for field in dataclasses.fields(value)}
+            if not getattr(value, "__dict__", {}).keys() <= names:
+                return None
+            made_of_fields = copy.copy(value)
+            for name in names:
+                if hasattr(value, name):
+                    part = self._fresh(getattr(value, name), depth)
+                    object.__setattr__(made_of_fields, name, part)
+            return made_of_fields
         return None
+
+
+def _has_attributes(value: Any) -> bool:
+    """Whether an object of a class that inherits from a built-in one has something of its own."""
+    if getattr(value, "__dict__", None):
+        return True
+    return any(vars(kind).get("__slots__") for kind in type(value).__mro__)
 
 
 def _is_array(value: Any) -> bool:
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
+    if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic)):
+        return False
+    kinds = (numpy.ndarray, numpy.memmap)
+    return not value.dtype.hasobject and (type(value) in kinds or isinstance(value, numpy.generic))
 
 
 def _dense(array: Any) -> tuple[Any, int, int]:
