@@ -549,6 +549,48 @@ refused("has state that hangs at none of its parameters", lambda: next(steps))
 """)
 
 
+def test_torch_state_of_an_optimizer_in_its_attributes_is_refused_in_the_first_steps(
+    program: Program,
+) -> None:
+    program("""
+hf.init()
+class Own(torch.optim.SGD):
+    number, name = 0, ""
+    def __init__(self, name):
+        super().__init__(torch.nn.Linear(1, 1).parameters())
+        self.meter, self.name = None, name
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step(closure)
+        changes[self.name](self)
+changes = {
+    "number": lambda o: setattr(o, "number", o.number + 1),
+    "late": lambda o: setattr(o, "late", torch.zeros(1)),
+    "defaults['n']": lambda o: o.defaults.update(n=o.defaults.get("n", 0) + 1),
+    "meter": lambda o: setattr(o, "meter", []),
+    "": lambda o: o.param_groups[0].update(k=o.param_groups[0].get("k", 0) + 1),
+}
+wrong = {name: Own(name) for name in changes}
+kinds = (
+    *("Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "NAdam", "RAdam"),
+    *("RMSprop", "Rprop", "SGD"),
+)
+right = [getattr(torch.optim, k)(torch.nn.Linear(2, 2).parameters()) for k in kinds] + [wrong[""]]
+schedulers = [torch.optim.lr_scheduler.StepLR(o, 1) for o in right]
+models = [torch.nn.ParameterList(o.param_groups[0]["params"]) for o in (*right, *wrong.values())]
+state = hf.State(models, right, [o for n, o in wrong.items() if n], schedulers=schedulers)
+for _ in range(3):
+    with state.step():
+        for o in (*right, *wrong.values()):
+            for p in o.param_groups[0]["params"]: p.grad = torch.ones_like(p)
+        for o in right: o.step()
+        if state.n == 0:
+            for name, o in wrong.items():
+                if name: refused(f"its step() changes its attribute `{name}", o.step)
+    for s in schedulers: s.step()
+""")
+
+
 def test_torch_an_optimizer_that_is_not_kept_may_not_update_what_is(program: Program) -> None:
     program("""
 hf.init()

@@ -96,7 +96,7 @@ class Batch:
         except Exception:  # A class of the program's own, which can not be copied by its parts.
             own = None
         if own is None:
-            of = " of objects" if hasattr(value, "dtype") and value.dtype.hasobject else ""
+            of = " of objects" if getattr(getattr(value, "dtype", None), "hasobject", 0) else ""
             raise UserError(
                 f"a batch of steps() holds a {type(value).__qualname__}{of}, and nobody can tell "
                 "whether a step changes it; give tensors, arrays and plain values, in lists, "
@@ -106,6 +106,7 @@ class Batch:
 
     def _container(self, value: Any, depth: int) -> Any:
         """Return a container of fresh parts; None: it is none, or holds more than its parts."""
+        own: Any
         if isinstance(value, UserDict):  # Of a tokenizer, with attributes that it does not change.
             if vars(value).keys() > {"data"} and not type(value).__module__.startswith(_LIBRARY):
                 return None

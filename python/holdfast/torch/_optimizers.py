@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -148,6 +148,51 @@ def see_that_its_state_is_kept(optimizer: torch.optim.Optimizer) -> None:
     """Refuse state of an optimizer that belongs to no parameter."""
     if any(not isinstance(key, Tensor) for key in optimizer.state):
         raise _hangs_at_none(optimizer)
+
+
+# Attributes of an optimizer that are kept, or that torch and its schedulers set.
+_OF_TORCH: Final = ("state", "param_groups", "step", "_opt_called", "_step_count")
+
+
+class Attributes:
+    """Looks in an optimizer's first steps whether it keeps something in attributes of its own.
+
+    Those that it has when State is made are none of its state: see _state_after_a_step().
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, kept: Mapping[str, Any]) -> None:
+        """`kept`: objects of the program's that State was given by name."""
+        self._kept = kept
+        self._left = 0 if type(optimizer).__module__.startswith("torch.") else 2  # Known well.
+        self._before: list[dict[str, Any]] = []  # Of the calls of step() under way, within another.
+        optimizer.register_step_pre_hook(self._begin)
+        optimizer.register_step_post_hook(self._end)
+
+    def _begin(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._left:
+            self._before.append(self._values(optimizer))
+
+    def _end(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not self._before:
+            return
+        now, before = self._values(optimizer), self._before.pop()
+        self._left -= not self._before
+        for name in now.keys() | before.keys():
+            value, was = now.get(name, self), before.get(name, self)
+            if value is was or (isinstance(value, (int, float, str)) and repr(value) == repr(was)):
+                continue
+            raise UserError(
+                f"{type(optimizer).__name__} can not be kept: its step() changes its attribute "
+                f"`{name}`, which a fault would lose; put that at a parameter, "
+                "`self.state[parameter]`, or into a group of `param_groups`; or give State the "
+                "object, if it has a state_dict(), by name"
+            )
+
+    def _values(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        kept = [id(thing) for thing in self._kept.values()]
+        own = {k: v for k, v in vars(optimizer).items() if k not in _OF_TORCH and "hook" not in k}
+        own |= {f"defaults[{key!r}]": value for key, value in optimizer.defaults.items()}
+        return {key: value for key, value in own.items() if id(value) not in kept}
 
 
 def holds_trained(thing: Any, outer: tuple[int, ...] = ()) -> bool:

@@ -23,7 +23,7 @@ from holdfast.torch import _ddp, _engine
 from holdfast.torch._hooks import HookState, is_hook_state, see_that_hooks_are_kept
 from holdfast.torch._kept import Kept
 from holdfast.torch._once import ROOM
-from holdfast.torch._optimizers import holds_trained
+from holdfast.torch._optimizers import Attributes, holds_trained
 from holdfast.torch._position import Progress
 from holdfast.torch._random import seeds_of_the_program
 from holdfast.torch._steps import Steps, epochs, passes
@@ -125,6 +125,7 @@ class State:
                     self._ddps.append(ddp)
         elif isinstance(thing, torch.optim.Optimizer):
             thing.register_step_post_hook(self._note_update)
+            Attributes(thing, self.kept.others)
 
     def _note_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self.training.has_updated = True
