@@ -1,7 +1,7 @@
 """Read the source around a loop, and say what a fault would change. Decides nothing.
 
 Each remark is one line: the place, the problem and the cure. Remarks are found with `ast` in the
-file that has the loop.
+file that has the loop. They are guesses: `# holdfast: ok` at the end of its line takes one back.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any, Final
 from holdfast._errors import UserError
 
 _FILLS: Final = {"append", "extend", "add", "update", "insert", "pop", "remove", "popleft"}
+_TAKEN_BACK: Final = "# holdfast: ok"
+_A_GUESS: Final = f" (a guess; `{_TAKEN_BACK}` at the end of its line takes it back)"
 _KEEPERS: Final = {"State", "vars"}  # Their arguments and results are kept.
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
@@ -34,7 +36,12 @@ def advise(filename: str, line: int) -> list[str]:
     outer = _loop_around(function, loop)
     found = _Reader(tree, function, loop, outer).remarks()
     where = os.path.basename(filename)
-    return [f"{where}:{at}: {text}" for at, text in sorted(set(found))]
+    remarks = [
+        f"{where}:{at}: {text}"
+        for at, text in sorted(set(found))
+        if not linecache.getline(filename, at).rstrip().endswith(_TAKEN_BACK)
+    ]
+    return [*remarks[:-1], remarks[-1] + _A_GUESS] if remarks else []
 
 
 def say_or_refuse(remarks: list[str], strict: bool, say: Callable[[str], None]) -> None:
@@ -145,7 +152,12 @@ class _Reader:
         """Find names that go from step to step."""
         fresh = _targets(self._loop)  # Names set in each step so far.
         for node in _within(self._loop.body):
-            if isinstance(node, ast.AugAssign):
+            if isinstance(node, ast.withitem):
+                fresh |= _names(node.optional_vars)
+            elif isinstance(node, ast.For):
+                if _root(node.iter) in {"", *self._kept, *fresh}:
+                    fresh |= _names(node.target)
+            elif isinstance(node, ast.AugAssign):
                 if getattr(node.target, "attr", "") == "grad":
                     continue  # Gradients are kept.
                 if (name := _root(node.target)) and name not in self._kept | fresh:
@@ -193,8 +205,8 @@ class _Reader:
 
     def _counted(self) -> Iterator[tuple[int, str]]:
         given = self._loop.iter if isinstance(self._loop, ast.For) else None
-        for node in ast.walk(given) if given is not None else ():
-            if isinstance(node, ast.Call) and _root(node.func) in ("enumerate", "zip", "islice"):
+        for node in _without_steps(given) if given is not None else ():
+            if isinstance(node, ast.Call) and _last(node.func) in ("enumerate", "zip", "islice"):
                 yield (
                     node.lineno,
                     "a restart begins to count anew here; take state.batch (in this epoch) or "
@@ -223,6 +235,8 @@ class _Reader:
                 isinstance(n, (ast.Eq, ast.In)) for n in ast.walk(node.test)
             ):
                 continue
+            if "rank" in ast.unparse(node.test):
+                continue  # Its replacement has the same.
             for part in _within(node.body):
                 if not isinstance(part, ast.Assign):
                     continue
@@ -280,6 +294,14 @@ def advise_of_attributes(before: dict[str, Any], now: dict[str, Any]) -> list[st
     ]
 
 
+def _without_steps(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is around a call of steps(): what feeds it counts nothing."""
+    yield node
+    if not isinstance(node, ast.Call) or _last(node.func) != "steps":
+        for part in ast.iter_child_nodes(node):
+            yield from _without_steps(part)
+
+
 def _goes_on(name: str) -> str:
     return (
         f"`{name}` goes on from step to step, and is not in State; keep it: "
@@ -288,14 +310,18 @@ def _goes_on(name: str) -> str:
 
 
 def _kept_names(tree: ast.Module) -> set[str]:
-    """Return the names that were given to State, or that hold State or its vars."""
+    """Return names that State was given, that hold it or its vars, or that nothing is kept by."""
     kept = set()
     for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):  # A module's function fills nothing.
+            kept |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        for item in node.items if isinstance(node, ast.With) else ():
+            kept |= _names(item.optional_vars) if _is_a_bar(item.context_expr) else set()
         if isinstance(node, ast.Call) and _last(node.func) == "State":
             kept |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
             continue
-        if _last(node.value.func) in _KEEPERS:
+        if _last(node.value.func) in _KEEPERS or _is_a_bar(node.value):
             kept |= {name for target in node.targets for name in _names(target)}
         if any(isinstance(n, ast.Call) and _last(n.func) == "steps" for n in ast.walk(node.value)):
             kept |= {name for target in node.targets for name in _names(target)}  # A bar's counts.
@@ -305,6 +331,11 @@ def _kept_names(tree: ast.Module) -> set[str]:
         if _root(node.value) in kept:
             kept |= {name for target in node.targets for name in _names(target)}
     return kept
+
+
+def _is_a_bar(node: ast.expr) -> bool:
+    """Whether it makes a bar of tqdm, which only shows."""
+    return isinstance(node, ast.Call) and _last(node.func) in ("tqdm", "trange")
 
 
 def _last(function: ast.expr) -> str:
@@ -318,7 +349,7 @@ def _root(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _names(target: ast.expr) -> set[str]:
+def _names(target: ast.expr | None) -> set[str]:
     if isinstance(target, (ast.Tuple, ast.List)):
         return {name for part in target.elts for name in _names(part)}
     return {target.id} if isinstance(target, ast.Name) else set()
@@ -382,5 +413,7 @@ def _loop_around(function: _Function, loop: _Loop) -> _Loop:
 
 
 def _is_for_writing(call: ast.Call) -> bool:
+    if "devnull" in ast.unparse(call):
+        return False
     given = [*call.args[1:2], *(k.value for k in call.keywords if k.arg == "mode")]
     return any(isinstance(m, ast.Constant) and str(m.value).startswith("w") for m in given)

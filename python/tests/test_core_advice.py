@@ -55,6 +55,8 @@ LOOP = "for x in state.steps(loader):\n    "
         (f"{LOOP}if x: break", 4, "`break` leaves its step undone; state.stop() ends after it"),
         ("for i, x in enumerate(state.steps(loader)): f(x)", 3, "begins to count anew here"),
         ("for x in islice(state.steps(loader), 5): f(x)", 3, "begins to count anew here"),
+        ("for x in it.islice(state.steps(loader), 5): f(x)", 3, "begins to count anew here"),
+        (f"{LOOP}for m in meters: m.update(x)", 4, "`m` goes on"),
         (f"{LOOP}f(x)\n    open('log', 'w').write('x')", 5, "empties this file; open it with 'a'"),
         (
             "for epoch in state.epochs(2):\n    for x in state.steps(loader): f(x)\n"
@@ -83,7 +85,11 @@ LOOP = "for x in state.steps(loader):\n    "
 )
 def test_core_a_remark_names_line_and_cure(tmp_path: Path, text: str, at: int, remark: str) -> None:
     remarks = said(tmp_path, text)
-    assert len(remarks) == 1, remarks
+    assert len(remarks) == 1 and remarks[0].endswith(" takes it back)"), remarks
+    lines = text.splitlines()
+    lines[at - 3] += "  # holdfast: ok"
+    (tmp_path / "taken").mkdir()
+    assert said(tmp_path / "taken", "\n".join(lines)) == []
     assert remarks[0].startswith(f"train.py:{at}: ") and remark in remarks[0], remarks
 
 
@@ -102,6 +108,12 @@ def test_core_a_remark_names_line_and_cure(tmp_path: Path, text: str, at: int, r
         f"losses = run.losses\n{LOOP}losses.append(x)",
         "if state.n == 0:\n    first = state.once(f)\nwhile state.n < 9:\n"
         "    with state.step(): f(x)",
+        f"{LOOP}for y in [[], []]: y.append(x)\n    with f(x) as y: y.update(x)",
+        f"import numpy as np\n{LOOP}y = np.append(x, 1)",
+        f"{LOOP}for g in optimizer.param_groups: g['lr'] *= 0.9",
+        "for x in state.steps(list(islice(enumerate(loader), 5))): f(x)",
+        f"bar = tqdm(total=9, file=open(os.devnull, 'w'))\n{LOOP}bar.update(1)",
+        f"{LOOP}if rank == 0: stats['loss'] = f(x)",
         "for epoch in state.epochs(3):\n    total = 0.0\n    order = f(epoch)\n"
         "    for x in state.steps(order): total = f(x)\n    print(total)",
     ],
@@ -114,7 +126,7 @@ def test_core_a_remark_names_line_and_cure(tmp_path: Path, text: str, at: int, r
         "before",
         "no loop",
         "the same list",
-        "guarded",
+        *("guarded", "of the step", "a module's", "a group", "fed", "a bar", "of a rank"),
         "anew in each epoch",
     ],
 )

@@ -587,7 +587,7 @@ for _ in range(3):
         if state.n == 0:
             for name, o in wrong.items():
                 if name: refused(f"its step() changes its attribute `{name}", o.step)
-    for s in schedulers: s.step()
+        for s in schedulers: s.step()
 """)
 
 
