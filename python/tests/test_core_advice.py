@@ -138,3 +138,28 @@ def test_core_no_source_is_no_error(tmp_path: Path) -> None:
     assert advise("<string>", 1) == []
     (tmp_path / "odd.py").write_text("for x in state.steps(:\n")
     assert advise(str(tmp_path / "odd.py"), 1) == []
+
+
+RIGHT = """
+for epoch in state.epochs(3):
+    dataset.epoch = epoch
+    bar = tqdm(state.steps(loader))
+    for batch in bar:
+        batch = {k: v.clone() for k, v in batch.items()}
+        v = sorted([v for v in batch.values()], key=lambda k: k[0])
+        k = sum(k for k in v)
+        optimizer.step()
+        bar.update(k)
+"""
+
+
+def test_core_a_right_loop_is_not_accused(tmp_path: Path) -> None:
+    def found(name: str, was: str = "", now: str = "") -> str:
+        file = tmp_path / name
+        file.write_text(RIGHT.replace(was, now) if was else RIGHT)
+        return "".join(advise(str(file), 4))
+
+    assert found("right.py") == ""
+    once = found("once.py", "dataset.epoch = epoch", "if epoch == 2: dataset.mosaic = False")
+    assert "`dataset.mosaic` is set in one turn of the loop" in once
+    assert "`seen` goes on from step to step" in found("seen.py", "bar.update(k)", "seen.update(k)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import sys
 from collections import deque
@@ -132,16 +131,11 @@ def _of_a_function(where: str, function: FunctionType) -> Iterator[tuple[str, An
     yield where, function.__kwdefaults__
     if not is_programs_code(function.__code__.co_filename):
         return
-    for name in _globals_of(function.__code__):
+    for name in sorted(_names_of(function.__code__)):
         value = function.__globals__.get(name)
         if is_generator(value) or isinstance(value, (FunctionType, BuiltinMethodType)):
             named = f"`{name}`, which `{function.__qualname__}` names"
             yield named if is_generator(value) else name, value
-
-
-def _globals_of(code: CodeType) -> set[str]:
-    names = {i.argval for i in dis.get_instructions(code) if i.opname.startswith("LOAD_GLOBAL")}
-    return names.union(*(_globals_of(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
 @functools.lru_cache(1000)
