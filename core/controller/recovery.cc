@@ -386,8 +386,10 @@ void Machine::reach(Version version) {
   if (first) store();
 }
 
+// Not before all have made a step in this generation: an agent starts its next spare by that word,
+// and a recovery has a better use for the processors.
 bool Machine::has_progress_to_tell() const {
-  return formation_.stage == Stage::kRunning && progress_told_ &&
+  return formation_.stage == Stage::kRunning && unproven_.empty() && progress_told_ &&
          *progress_told_ != std::pair(formation_.generation, versions_.begin()->first);
 }
 

@@ -62,6 +62,23 @@ class RolesTest : public ControllerTest {
 // ---- Agents -------------------------------------------------------------------------------------
 
 // It may wait for its end.
+// By that word an agent starts its next spare.
+TEST_F(RolesTest, AgentsHearOfProgressOnceAllHaveMadeAStep) {
+  all_train_with_agent();
+  run_at(4);
+  pass(now_ + std::chrono::seconds(1));
+  replace_w2();
+  for (const Link link : std::initializer_list<Link>{1, 3, 22}) report_at(link, 5, 5);
+  ASSERT_EQ(machine_->stage(), Stage::kRunning);
+  said_.clear();
+  for (const Link link : std::initializer_list<Link>{1, 3, 22}) {
+    EXPECT_EQ(last<wire::JobProgress>(kAgent), nullptr);
+    step(Received{link, wire::Progress{2, 6}});
+  }
+  ASSERT_NE(last<wire::JobProgress>(kAgent), nullptr);
+  EXPECT_EQ(last<wire::JobProgress>(kAgent)->version, 6U);
+}
+
 TEST_F(RolesTest, AnotherAgentDoesNotSpeakForAPlace) {
   all_train_with_agent();
   tell(81, {{"w2", 99, 99, false, {Ending::Kind::kSignalled, 9}, 1}}, "another");
