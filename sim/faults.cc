@@ -239,7 +239,10 @@ void World::kill_workers(bool wipe, Index only) {
     Worker& worker = workers_[i];
     if (!worker.alive || (only != kNone && i != only)) continue;
     const bool speaks = worker.link != kNone && !links_[worker.link].up.empty();
-    die(i, 137, choices_.pick(2) == 0, speaks && choices_.pick(2) == 0);
+    // In an order of their own: that in which arguments are evaluated is the compiler's.
+    const bool loses = speaks && choices_.pick(2) == 0;
+    const bool lifeline = choices_.pick(2) == 0;
+    die(i, 137, lifeline, loses);
     if (!wipe) continue;
     arena(worker) = Arena{.spent = finished(worker.rank)};
     forget_held(worker);
