@@ -286,8 +286,16 @@ class OneJob(unittest.TestCase):
         self.assertEqual(repairs(by_rank=True), [], "it came before the state was lost")
 
     def test_a_spare_host_that_nobody_needs_ends_well(self):
-        job = Job(self.folder / "unneeded", self.fleet(2), 1, 2, env={"HOLDFAST_JOB": "unneeded"})
+        job = Job(self.folder / "unneeded", self.fleet(2), 1, 2, hold=40, env={"HOLDFAST_JOB": "unneeded"})
         job.start(1, "--spare_host=True")
+        ask = [str(BUILD / "bin/holdfast"), "status"]
+
+        def is_known():
+            said = job.fleet.popen(0, ask, env=job.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            return "host1" in said.communicate(timeout=LIMIT_S)[0]
+
+        # A job that ends before its spare host has found it leaves that one to wait for its scheduler.
+        job.until_ready(is_known, "the spare host")
         job.wait()
 
     def test_a_host_may_be_oversubscribed(self):
