@@ -276,6 +276,22 @@ hf_status hf_begin_step(hf_session* s, int* reformed) try {
   return report_caught();
 }
 
+int hf_sample(hf_session* s) try {
+  return s->phase == Phase::kInStep && s->session->sample() ? 1 : 0;
+} catch (...) {
+  return 0;  // No room for a recording.
+}
+
+void hf_note(hf_session* s, const char* name, const void* data, uint64_t bytes) try {
+  s->session->note(name, {static_cast<const std::byte*>(data), bytes});
+} catch (...) {
+  (void)report_caught();
+}
+
+void hf_compare_exchanges(hf_session* s, int on) {
+  s->session->compare_exchanges(on != 0);
+}
+
 hf_status hf_reduce(hf_session* s, uint64_t offset, uint64_t count) try {
   if (const Status due = expect(s, Phase::kInStep, "hf_reduce()"); !due) return report(due);
   const auto gradients = arena_of(s).gradients();

@@ -17,6 +17,7 @@
 #include "config/settings.h"
 #include "config/without_effect.h"
 #include "runtime/scheduler/scheduler.h"
+#include "runtime/worker/rehearsal.h"
 #include "runtime/worker/secure_channel.h"
 
 using namespace holdfast;
@@ -77,6 +78,14 @@ Status check_key_values(const hf_worker* worker) {
 }  // namespace
 
 extern "C" {
+
+int hf_rehearses(hf_worker* worker) {
+  return worker->worker->settings().understudy >= 0 ? 1 : 0;
+}
+
+void hf_rehearsal_differs(hf_worker* worker, const char* what) {
+  if (auto* rehearsal = worker->worker->rehearsal()) rehearsal->differ(what);
+}
 
 uint32_t hf_abi_version(void) {
   return HF_ABI_VERSION;

@@ -11,6 +11,7 @@ std::stop_token CurrentGeneration::begin(Generation generation, Layout layout) {
   old = std::move(now_.world);
   ending_ = std::stop_source{};
   now_ = {.generation = generation,
+          .recorded = nullptr,
           .world = nullptr,
           .aborted = false,
           .layout = std::move(shared),
@@ -24,6 +25,19 @@ void CurrentGeneration::formed(std::shared_ptr<Group> world) {
   const std::lock_guard lock(mutex_);
   old = std::exchange(now_.world, std::move(world));
   if (now_.world && is_aborted()) now_.world->abort();
+}
+
+Result<std::shared_ptr<Group>> CurrentGeneration::join(const Group::Options& options,
+                                                       std::stop_token cancel) const {
+  if (options_.played) return played_group(options, options_.played);
+  auto joined = Group::join(options, std::move(cancel));
+  if (!joined) return joined.error();
+  return std::shared_ptr<Group>(*std::move(joined));
+}
+
+void CurrentGeneration::record_on(std::shared_ptr<Tape> tape) {
+  const std::lock_guard lock(mutex_);
+  now_.recorded = std::move(tape);
 }
 
 CurrentGeneration::Now CurrentGeneration::now() const {

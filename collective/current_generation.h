@@ -11,7 +11,9 @@
 #include <utility>
 
 #include "base/ids.h"
+#include "base/result.h"
 #include "collective/group.h"
+#include "collective/tape.h"
 
 namespace holdfast::collective {
 
@@ -25,6 +27,7 @@ class CurrentGeneration {
     // How long a team that could not form waits for the word that its generation is aborted. It
     // waits so long, too, if no scheduler is in reach.
     Duration abort_patience{};
+    std::shared_ptr<Tape> played;  // Of a rehearsal: all its groups are played from it.
   };
   explicit CurrentGeneration(Options options) : options_(std::move(options)) {}
 
@@ -37,8 +40,15 @@ class CurrentGeneration {
   // The world's group of the current generation; null: there is none any more.
   void formed(std::shared_ptr<Group> world);
 
+  // Forms a group: with the other ranks, or of what is played.
+  [[nodiscard]] Result<std::shared_ptr<Group>> join(const Group::Options& options,
+                                                    std::stop_token cancel) const;
+  // From here on all that teams exchange is recorded; null: no more. Requires: none exchanges.
+  void record_on(std::shared_ptr<Tape> tape);
+
   struct Now {
     Generation generation = 0;
+    std::shared_ptr<Tape> recorded;  // As of record_on().
     std::shared_ptr<Group> world;
     bool aborted = false;
     std::shared_ptr<const Layout> layout;  // Of the world; null before the first begin().

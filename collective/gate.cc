@@ -1,11 +1,8 @@
 #include "collective/gate.h"
 
-#include <linux/futex.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include <climits>
+#include "os/futex.h"
 
 namespace holdfast::collective {
 namespace {
@@ -22,13 +19,6 @@ void relax() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
-}
-
-// Not private: the sleepers are in other processes.
-void futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
-           const timespec* limit) {
-  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation, value, limit, nullptr,
-            0);
 }
 
 }  // namespace
@@ -130,11 +120,11 @@ void Gate::freeze(std::uint64_t flag) {
 void Gate::ring() {
   if (sleepers_.load() == 0) return;
   bell_.fetch_add(1);
-  futex(bell_, FUTEX_WAKE, INT_MAX, nullptr);
+  os::wake_all(bell_);
 }
 
 void Gate::sleep(std::uint32_t heard, const timespec* limit) {
-  futex(bell_, FUTEX_WAIT, heard, limit);
+  os::sleep_on(bell_, heard, limit);
 }
 
 }  // namespace holdfast::collective

@@ -74,8 +74,13 @@ std::shared_ptr<Work> Team::start(Body body) {
 
 Result<Verdict> Team::perform(const Body& body) {
   const std::lock_guard turn(turn_);
-  const auto group = enter();
+  const CurrentGeneration::Now now = current_->now();
+  const auto group = enter(now);
   if (!group) return group.error();
+  if (*group && now.recorded) {
+    RecordedGroup recorded(**group, members_.name, *now.recorded);
+    return body(recorded);
+  }
   if (*group) return body(**group);
   return Verdict{
       Outcome::kAborted,
@@ -83,8 +88,7 @@ Result<Verdict> Team::perform(const Body& body) {
       "step and its end, and after a fault the step is void"};
 }
 
-Result<std::shared_ptr<Group>> Team::enter() {
-  const CurrentGeneration::Now now = current_->now();
+Result<std::shared_ptr<Group>> Team::enter(const CurrentGeneration::Now& now) {
   if (members_.name.empty()) return now.world;
   {
     const std::lock_guard lock(mutex_);
@@ -128,7 +132,7 @@ Result<std::shared_ptr<Group>> Team::form(const CurrentGeneration::Now& now) {
   const auto end = [&cancel] { cancel.request_stop(); };
   const std::stop_callback by_abort(now.on_abort, end);
   const std::stop_callback by_close(closing_.get_token(), end);
-  auto joined = Group::join(options, cancel.get_token());
+  auto joined = current_->join(options, cancel.get_token());
   if (!joined) {
     const bool is_told = cancel.stop_requested() || current_->wait_for_abort(now.generation);
     return is_told ? Result(std::shared_ptr<Group>()) : joined.error();

@@ -63,7 +63,7 @@ class Team {
        std::shared_ptr<Queue> queue = std::make_shared<Queue>());
   [[nodiscard]] Result<Verdict> perform(const Body& body);
   // The group of the current generation; null: there is none.
-  [[nodiscard]] Result<std::shared_ptr<Group>> enter();
+  [[nodiscard]] Result<std::shared_ptr<Group>> enter(const CurrentGeneration::Now& now);
   // Null as well.
   [[nodiscard]] Result<std::shared_ptr<Group>> form(const CurrentGeneration::Now& now);
   [[nodiscard]] Layout layout_in(const Layout& world) const;

@@ -131,6 +131,13 @@ struct Secret {
   X(rehearse, bool, kFlag, "HOLDFAST_REHEARSE", "0", 0, 1,                                        \
     "1: a spare of a MindSpore program runs the script beside the job, up to a first step. "      \
     "Set by msrun --rehearse.")                                                                   \
+  X(understudy, std::int32_t, kWhole, "HOLDFAST_UNDERSTUDY", "-1", -1, kMostWorkers - 1,          \
+    "The rank of which this process rehearses a step, in place of taking part in the job; "       \
+    "-1: none. Set by the agent.")                                                                \
+  X(rehearsals, bool, kFlag, "HOLDFAST_REHEARSALS", "1", 0, 1,                                    \
+    "0: no spare rehearses steps of this job's ranks.")                                           \
+  X(rehearsal_bytes, std::uint64_t, kBits, "HOLDFAST_REHEARSAL_BYTES", "1073741824", 0, 0,        \
+    "What the exchanges of a step may bring a rank, so that it is recorded for a rehearsal.")     \
   X(token_file, std::string, kText, "HOLDFAST_TOKEN_FILE", "", 0, 0,                              \
     "A file of this user alone (mode 600) whose first line is the job's token, by which its "     \
     "processes know one another. Unset: one is drawn, for the processes of one host.")            \

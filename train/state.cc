@@ -94,6 +94,8 @@ struct State::Parts {
   void compare_terms();
   void check_place();
   void check_module();
+  void note_gradients(std::span<float> bucket);
+  void note_end(const arena::StagedStep& step);
   bool begin_step();
   void end_step();
   [[nodiscard]] bool at_end();
@@ -128,6 +130,7 @@ struct State::Parts {
   bool replaying = false;
   double loss = 0;
   std::uint64_t samples = 0;  // The digest of those fetched.
+  bool sampled = false;       // Notes of the step under way are wanted.
 };
 
 // ---- Opening ------------------------------------------------------------------------------------
@@ -155,7 +158,10 @@ void State::Parts::open() {
   model.unpack(arena.private_bytes(version()));
   train::Gradients::Reduce reduce;
   if (session->identity().world_size > 1) {
-    reduce = [s = session.get()](std::span<float> range) { s->reduce(range); };
+    reduce = [this](std::span<float> range) {
+      if (sampled) note_gradients(range);
+      session->reduce(range);
+    };
   }
   gradients.emplace(model.parameters(), arena, std::move(reduce));
   replicas.emplace(*job->worker, *session, replica_names());
@@ -257,18 +263,40 @@ bool State::Parts::begin_step() {
     fail(*job->worker, cat(session->why_too_late(), "; all ranks have to make the same steps"));
   }
   if (began == runtime::Began::kReformed) restore();
-  replicas->before_step();  // end_step() says why it did not come about, or recovers.
-  compare_terms();
+  if (session->rehearsal() == nullptr) {  // Else nobody is there to compare with.
+    replicas->before_step();              // end_step() says why it did not come about, or recovers.
+    compare_terms();
+  }
+  sampled = session->sample();
   const arena::Position at = runtime::arena_of(*session).position();
   const auto rank = static_cast<std::uint64_t>(session->identity().rank);
   torch::manual_seed(derive(options.shuffle_seed, kGeneratorSeed, rank, version() + 1));
   const auto indices = sharding.indices(at.epoch, at.index, rank);
   samples = train::digest_of(indices);
   fetch(indices);
+  if (sampled) session->note("its samples", std::as_bytes(std::span(&samples, 1)));
   gradients->begin_step();
   in_body = true;
   stepped = complete = false;
   return true;
+}
+
+// A successor has them equal, or it would go on with other bits (docs/rehearsals.md).
+void State::Parts::note_gradients(std::span<float> bucket) {
+  arena::Arena& arena = runtime::arena_of(*session);
+  for (std::size_t i = arena.layout().parameters.size(); i-- > 0;) {
+    const auto gradient = arena.gradient(i);
+    const bool is_in = gradient.data() >= bucket.data() &&
+                       gradient.data() + gradient.size() <= bucket.data() + bucket.size();
+    if (!is_in) continue;
+    session->note(cat("the gradient of ", arena.layout().parameters[i].name, " before the sum"),
+                  std::as_bytes(gradient));
+  }
+}
+
+void State::Parts::note_end(const arena::StagedStep& step) {
+  session->note("the update's arguments", std::as_bytes(std::span(&step.arguments, 1)));
+  session->note("the module's buffers and kept values after the step", step.private_bytes);
 }
 
 arena::Position State::Parts::position_after_step() {
@@ -299,6 +327,7 @@ void State::Parts::end_step() {
   if (job->worker->settings().protect) model.pack(runtime::arena_of(*session).private_bytes(n));
   step.arguments = arguments_of(optimizer, n, options.clip_norm);
   step.position = position_after_step();
+  if (sampled) note_end(step);
   replaying = must(session->end_step(step, loss, samples)) == runtime::Ended::kVoid;
   if (replaying) restore();
 }

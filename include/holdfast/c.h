@@ -38,7 +38,7 @@ extern "C" {
 #endif
 
 /* Grows when something that existed changes its meaning or its form; additions leave it. */
-#define HF_ABI_VERSION 2
+#define HF_ABI_VERSION 3
 
 typedef enum hf_status {
   HF_OK = 0,
@@ -257,6 +257,22 @@ HF_API hf_status hf_meet(hf_session* session, const hf_position* position, int* 
  * private. HF_LEFT: another rank's training has ended, so that nothing can be exchanged; no step is
  * begun, but the session goes on: what private holds is whole, and hf_end() may be called. */
 HF_API hf_status hf_begin_step(hf_session* session, int* reformed);
+/* 1: the step that has just begun is recorded for a rehearsal, or is one (docs/rehearsals.md): note
+ * what it depends on and makes, in the same order and by the same names in all processes. Call it
+ * once at the beginning of each step, before its batch is used. */
+HF_API int hf_sample(hf_session* session);
+/* Any thread. Notes bytes by their digest; `name` is what people read: "the batch". Without effect
+ * unless hf_sample() gave 1. */
+HF_API void hf_note(hf_session* session, const char* name, const void* data, uint64_t bytes);
+/* 0: of what this rank gives to exchanges from now on, only the sizes are compared; 1: all again.
+ * For what holds times or the like. */
+HF_API void hf_compare_exchanges(hf_session* session, int on);
+/* 1: this process only rehearses a rank's step, and takes no part in the job. Known before its
+ * session. */
+HF_API int hf_rehearses(hf_worker* worker);
+/* In such a process: the program goes on otherwise than the rank did. `what`, a sentence, says how.
+ * Ends the process. */
+HF_API void hf_rehearsal_differs(hf_worker* worker, const char* what);
 /* Starts the sum over all ranks of a range of hf_gradients(), in floats, in place; the same ranges
  * in the same order on all ranks. Ends with hf_end_step(). */
 HF_API hf_status hf_reduce(hf_session* session, uint64_t offset, uint64_t count);

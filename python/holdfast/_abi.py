@@ -9,7 +9,7 @@ from typing import Any, Final, Union
 
 from holdfast._errors import Error, LeftError, MarkedError, PeerError, UserError, WorldError
 
-ABI_VERSION: Final = 2
+ABI_VERSION: Final = 3
 NO_VERSION: Final = 2**64 - 1
 ANY_VERSION: Final = 2**64 - 1  # Of a key-value.
 _LIBRARY: Final = "libholdfast.so"
@@ -175,6 +175,11 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_join": (c.c_int, [P, c.POINTER(CPosition)]),
     "hf_meet": (c.c_int, [P, c.POINTER(CPosition), c.POINTER(c.c_int)]),
     "hf_begin_step": (c.c_int, [P, c.POINTER(c.c_int)]),
+    "hf_sample": (c.c_int, [P]),
+    "hf_note": (None, [P, c.c_char_p, P, U64]),
+    "hf_compare_exchanges": (None, [P, c.c_int]),
+    "hf_rehearses": (c.c_int, [P]),
+    "hf_rehearsal_differs": (None, [P, c.c_char_p]),
     "hf_reduce": (c.c_int, [P, U64, U64]),
     "hf_end_step": (c.c_int, [P, c.POINTER(CStep), c.POINTER(c.c_int)]),
     "hf_end": (c.c_int, [P]),

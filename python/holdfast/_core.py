@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes as c
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, NamedTuple
@@ -24,6 +25,7 @@ from holdfast._abi import (
     CRange,
     CStep,
     Optimizer,
+    address,
     bytes_at,
     check,
     floats_at,
@@ -116,6 +118,15 @@ class Worker(KeyValues):
     def waits_spare(self) -> bool:
         """Whether identity() would wait for a place to become free."""
         return bool(lib.hf_waits_spare(self.handle))
+
+    @property
+    def rehearses(self) -> bool:
+        """Whether this process only rehearses a rank's step, and takes no part in the job."""
+        return bool(lib.hf_rehearses(self.handle))
+
+    def rehearsal_differs(self, what: str) -> None:
+        """Say how the program goes on otherwise than the rank did. A rehearsal ends in here."""
+        lib.hf_rehearsal_differs(self.handle, what.encode())
 
     @property
     def bound_rank(self) -> int | None:
@@ -226,6 +237,7 @@ class Session:
         )
         layout = CLayout(array, len(parameters), int(optimizer), flags, *private_bytes)
         self._worker = worker  # The worker must outlive its session.
+        self.rehearses: Final = worker.rehearses
         self._handle = c.c_void_p()
         worker.identity()  # The part that may wait long.
         check(lib.hf_open(worker.handle, c.byref(layout), c.byref(self._handle)))
@@ -346,6 +358,27 @@ class Session:
         else:  # At once.
             check(lib.hf_begin_step(self.handle, c.byref(reformed)))
         return bool(reformed.value)
+
+    def sample(self) -> bool:
+        """Return whether the step that has just begun is recorded for a rehearsal, or is one."""
+        return bool(lib.hf_sample(self.handle))
+
+    def note(self, name: str, data: bytes | memoryview[int], kind: str = "") -> None:
+        """Note bytes, and of which kind they are, by their digest."""
+        if kind:
+            self.note(name, kind.encode())
+        if isinstance(data, memoryview) and data.readonly:
+            data = bytes(data)
+        lib.hf_note(self.handle, name.encode(), address(data), len(data))
+
+    @contextmanager
+    def uncompared(self) -> Iterator[None]:
+        """Compare only the sizes of what is given to exchanges, if the step is sampled."""
+        lib.hf_compare_exchanges(self.handle, 0)
+        try:
+            yield
+        finally:
+            lib.hf_compare_exchanges(self.handle, 1)
 
     def reduce(self, offset: int, count: int) -> None:
         """Start the sum of gradients()[offset : offset + count] over all ranks."""

@@ -30,6 +30,7 @@ class Seat:
         self.worker: Final = self.job.worker
         self._place: Place | None = None
         self._spare = self.worker.waits_spare
+        self.rehearses: Final = self.worker.rehearses
         self._said: set[str] = set()
 
     @property
@@ -71,7 +72,7 @@ class Seat:
     @property
     def restarted(self) -> bool:
         """Whether this process is a successor. One restarted by hand has no attempt number."""
-        return self._spare or self.place.attempt > 1
+        return self._spare or self.rehearses or self.place.attempt > 1
 
     def say_once(self, text: str) -> None:
         """Say something at most once."""

@@ -2,10 +2,12 @@
 // are a pure function of (rank, step, parameters), so a run has one right result, bit for bit.
 //
 //   toy --steps N --out DIR [--optimizer sgd|momentum|adam|adamw] [--elements E] [--pause US]
-//       [--private own|same] [--hold STEP]
+//       [--private own|same] [--hold STEP] [--forgets STEPS]
 //
 // Its private bytes differ between the ranks, unless they are to be the same. Within step STEP it
 // waits until there is a file DIR/go.
+// After STEPS steps of a process its gradients are others: so a successor, which has made none,
+// goes on otherwise.
 // At the end every rank writes DIR/rank-<r>: version, position, parameters, moments, private bytes.
 #include <unistd.h>
 
@@ -38,6 +40,7 @@ struct Options {
   unsigned pause_us = 0;  // In every step, in place of computing.
   bool same_private = false;
   Version hold = 0;  // 0: none.
+  Version forgets = 0;
 };
 
 // Like a batch norm's running mean: depends on all steps so far and differs between ranks.
@@ -131,13 +134,16 @@ class Toy {
     auto& arena = arena_of(*session_);
     const Version n = arena.version() + 1;
     const Rank rank = session_->identity().rank;
+    const bool sampled = session_->sample();
+    const float more = options_.forgets != 0 && ++made_ > options_.forgets ? 0x1p-10F : 0;
     for (std::size_t k = 3; k-- > 0;) {
       const auto values = arena.parameter(k);
       const auto gradients = arena.gradient(k);
       const std::uint64_t seed = derive(n, rank, k);
       for (std::size_t i = 0; i < values.size(); ++i) {
-        gradients[i] = 0.1F * values[i] + 0.01F * draw(mix(seed + i));
+        gradients[i] = 0.1F * values[i] + 0.01F * draw(mix(seed + i)) + more;
       }
+      if (sampled) session_->note(cat("gradient ", k), std::as_bytes(gradients));
       session_->reduce(gradients);
     }
     if (options_.pause_us != 0) ::usleep(options_.pause_us);
@@ -146,6 +152,7 @@ class Toy {
     }
     const Private after = next(current_, private_of(), n);
     std::memcpy(arena.private_bytes(n).data(), &after, sizeof after);
+    if (sampled) session_->note("the private bytes", arena.private_bytes(n));
     arena::StagedStep staged{.private_bytes = arena.private_bytes(n)};
     staged.arguments.learning_rate = 0.01 / static_cast<double>(1 + n / 100);
     staged.arguments.momentum = 0.9;
@@ -184,6 +191,7 @@ class Toy {
   const Options& options_;
   std::unique_ptr<Session> session_;
   Private current_;
+  Version made_ = 0;  // Steps of this process.
 };
 
 Options parse(int argc, char** argv) {
@@ -201,6 +209,8 @@ Options parse(int argc, char** argv) {
       options.same_private = value == "same";
     else if (name == "--hold")
       options.hold = std::stoull(value);
+    else if (name == "--forgets")
+      options.forgets = std::stoull(value);
     else if (name == "--pause")
       options.pause_us = static_cast<unsigned>(std::stoul(value));
     else if (name == "--optimizer") {

@@ -1,8 +1,10 @@
 #include "runtime/worker/arena_store.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <map>
 #include <string>
@@ -13,9 +15,12 @@
 #include "arena/arrival.h"
 #include "base/text.h"
 #include "io/loop.h"
+#include "os/errors.h"
 #include "os/files.h"
 #include "os/host.h"
+#include "os/shared_file.h"
 #include "runtime/worker/ownership.h"
+#include "runtime/worker/rehearsal.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -123,6 +128,31 @@ class ArenaStore final : public StateStore {
     settle();
   }
 
+  [[nodiscard]] Status show(const std::string& path) override {
+    auto departure =
+        arena::departure(arena_.path(), arena_.version(), arena_.layout().private_bytes);
+    if (!departure) return departure.error();
+    const auto there = os::map_file(departure->file, os::Access::kRead, arena_.path());
+    if (!there) return there.error();
+    auto file = os::open_own_file(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC);
+    if (!file) return file.error();
+    const auto failed = [&path] { return os::system_error(cat("cannot write ", path), errno); };
+    const auto size = static_cast<off_t>(departure->file.bytes);
+    if (::ftruncate(file->get(), size) != 0) return failed();
+    const std::uint64_t own = arena_.layout().private_offset(arena_.version() % 2);
+    std::vector<arena::Range> ranges = std::move(departure->ranges);
+    std::erase_if(ranges, [own](const arena::Range& range) { return range.offset == own; });
+    for (const auto& [offset, bytes] : arena_.used(arena_.version())) {
+      ranges.push_back({own + offset, bytes});
+    }
+    for (const auto& [offset, bytes] : ranges) {
+      if (::lseek(file->get(), static_cast<off_t>(offset), SEEK_SET) < 0) return failed();
+      const char* from = reinterpret_cast<const char*>(there->at(offset));
+      if (!os::write_all(file->get(), {from, bytes})) return failed();
+    }
+    return {};
+  }
+
   void forget_held() override {
     for (const auto& [ward, held] : held_) ::unlink(held.path().c_str());
     held_.clear();
@@ -173,12 +203,16 @@ class ArenaStore final : public StateStore {
     const wire::Location& source = order.source;
     const wire::Location& held = order.private_source;
     const bool has_held = held.holder != kNoRank;
-    arena::Arrival arrival(arena_, version, privacy_.shared_bytes(version),
-                           has_held ? me : kNoRank);
+    const std::uint64_t shared =
+        worker_.rehearsal() != nullptr ? privacy_.private_bytes : privacy_.shared_bytes(version);
+    arena::Arrival arrival(arena_, version, shared, has_held ? me : kNoRank);
     Sink state(arrival, From::kRank, cat("rank ", source.holder, "'s arena"));
-    auto came = source.endpoint.empty()
-                    ? arrival.copy(From::kRank, path_of(identity_, source.holder))
-                    : fetch(source, source.holder, version, state);
+    const Rehearsal* rehearsal = worker_.rehearsal();
+    auto came =
+        source.endpoint.empty()
+            ? arrival.copy(From::kRank, rehearsal != nullptr ? rehearsal->state()
+                                                             : path_of(identity_, source.holder))
+            : fetch(source, source.holder, version, state);
     if (!came) return came;
     if (has_held) {
       Sink rest(arrival, From::kHolder, cat("what rank ", held.holder, " holds for rank ", me));

@@ -209,6 +209,7 @@ Result<KeyValues::Written> KeyValues::write(wire::Put put) {
     return Error{Blame::kUser, cat("the value of '", put.key, "' has ", put.value.size(),
                                    " bytes; at most are ", wire::kMaxValueBytes)};
   }
+  if (settings_.understudy >= 0) return write_for_itself(std::move(put));
   const auto client = this->client();
   if (!client) return client.error();
   const auto wait = std::make_shared<Wait>();
@@ -223,6 +224,25 @@ Result<KeyValues::Written> KeyValues::write(wire::Put put) {
   return Written{(*answer)->yes, (*answer)->pair.version};
 }
 
+Result<KeyValues::Written> KeyValues::write_for_itself(wire::Put put) {
+  const auto there = get({put.key}, Duration{});
+  if (!there) return there.error();
+  const wire::KeyVersion version = *there ? (*there)->version : 0;
+  if (put.expected != wire::kAnyKeyVersion && put.expected != version)
+    return Written{false, version};
+  const std::lock_guard lock(mutex_);
+  own_[put.key] = {put.key, std::move(put.value), version + 1};
+  return Written{true, version + 1};
+}
+
+std::optional<wire::KeyValue> KeyValues::written_of(const std::vector<std::string>& keys) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& key : keys) {
+    if (const auto own = own_.find(key); own != own_.end()) return own->second;
+  }
+  return std::nullopt;
+}
+
 Result<std::optional<wire::KeyValue>> KeyValues::get(const std::vector<std::string>& keys,
                                                      Duration limit, wire::KeyVersion newer_than,
                                                      const std::function<bool()>& gives_up) {
@@ -233,6 +253,7 @@ Result<std::optional<wire::KeyValue>> KeyValues::get(const std::vector<std::stri
   for (const auto& key : keys) {
     if (const auto good = check_key(key); !good) return good.error();
   }
+  if (auto own = written_of(keys); own && own->version > newer_than) return own;
   const auto client = this->client();
   if (!client) return client.error();
   const auto wait = std::make_shared<Wait>();

@@ -2,7 +2,8 @@
 // job's end. A value is put once, or changed by version.
 //
 // It has a thread and a connection of its own, made by the first call, so that also a spare without
-// a rank can use it. When the connection breaks, what was not answered is said again on the next
+// a rank can use it. Nobody else sees what a rehearsal (HOLDFAST_UNDERSTUDY) writes.
+// When the connection breaks, what was not answered is said again on the next
 // one, and done once. So a call that waits outlasts every death of the scheduler that is shorter
 // than HOLDFAST_SCHEDULER_TIMEOUT.
 #pragma once
@@ -11,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -63,13 +65,17 @@ class KeyValues {
   [[nodiscard]] Result<Client*> client();
   // Waits until the scheduler has answered.
   [[nodiscard]] Result<Written> write(wire::Put put);
+  // The same for a rehearsal, and what it has written of some keys.
+  [[nodiscard]] Result<Written> write_for_itself(wire::Put put);
+  [[nodiscard]] std::optional<wire::KeyValue> written_of(const std::vector<std::string>& keys);
 
   const config::Settings settings_;
   const pid_t owner_;
   const std::uint64_t writer_;
   std::mutex turns_;  // Of set(): the scheduler remembers one last word of a writer.
   std::mutex mutex_;
-  std::unique_ptr<Client> client_;  // Once it was needed.
+  std::unique_ptr<Client> client_;             // Once it was needed.
+  std::map<std::string, wire::KeyValue> own_;  // Of a rehearsal.
 };
 
 }  // namespace holdfast::runtime

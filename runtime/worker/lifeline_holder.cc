@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <mutex>
 #include <system_error>
 #include <utility>
 
@@ -72,6 +73,32 @@ LifelineHolder::~LifelineHolder() {
   phase_ = Phase::kOver;
   phase_.notify_all();
   if (thread_.joinable()) thread_.join();
+}
+
+std::unique_ptr<LifelineHolder>& held_lifeline() {
+  static std::unique_ptr<LifelineHolder> holder;
+  return holder;
+}
+
+// The training thread lets go of it; the other one may note in it just then.
+static std::mutex& lifeline_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+void tell_lifeline(Version version) {
+  const std::lock_guard lock(lifeline_mutex());
+  if (held_lifeline()) held_lifeline()->note(version);
+}
+
+void tell_lifeline_of_end(bool well) {
+  const std::lock_guard lock(lifeline_mutex());
+  if (held_lifeline()) held_lifeline()->note_end(well);
+}
+
+void let_go_of_lifeline() {
+  const std::lock_guard lock(lifeline_mutex());
+  held_lifeline().reset();
 }
 
 }  // namespace holdfast::runtime

@@ -51,4 +51,12 @@ class LifelineHolder {
   std::thread thread_;
 };
 
+// The one of this process, which exit() ends in good order; empty: it has none, or let go of it.
+[[nodiscard]] std::unique_ptr<LifelineHolder>& held_lifeline();
+// What it is told. Any thread.
+void tell_lifeline(Version version);
+void tell_lifeline_of_end(bool well);
+// From here on, nobody has to hear of this process's end at once.
+void let_go_of_lifeline();
+
 }  // namespace holdfast::runtime

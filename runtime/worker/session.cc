@@ -12,11 +12,13 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/digest.h"
 #include "base/text.h"
 #include "collective/current_generation.h"
 #include "io/loop.h"
 #include "os/slice.h"
 #include "runtime/worker/private_copies.h"
+#include "runtime/worker/recorder.h"
 #include "wording/hosts.h"
 #include "wording/reasons.h"
 
@@ -28,11 +30,14 @@ using collective::Outcome;
 using What = trainer::Return::What;
 using namespace std::chrono_literals;
 
+const std::string kWorld;  // The name of the group of all ranks, on tapes.
+
 collective::CurrentGeneration::Options current_options(Worker& worker, const Identity& identity) {
   return {.directory = identity.directory,
           .run_id = identity.run_id,
           .join_timeout = worker.settings().replacement_timeout,
-          .abort_patience = worker.solo() ? Duration{} : worker.settings().node_timeout};
+          .abort_patience = worker.solo() ? Duration{} : worker.settings().node_timeout,
+          .played = worker.shared_rehearsal()};
 }
 
 }  // namespace
@@ -74,6 +79,16 @@ struct Session::Parts {
   void trace_step();
   bool stop(Generation stopped);
   Group& idle_group();
+  void open_recorder();
+  void end_sample(bool is_made);
+  // An operation of the body of a step, in the caller's thread.
+  template <class Body>
+  Outcome exchange(Body body) {
+    Group& idle = idle_group();
+    if (!tape) return note(body(idle));
+    collective::RecordedGroup recorded(idle, kWorld, *tape);
+    return note(body(static_cast<Group&>(recorded)));
+  }
 
   Worker& worker;
   Identity identity;
@@ -89,6 +104,8 @@ struct Session::Parts {
   std::optional<wording::Cover> cover;    // As it was said last.
   std::unique_ptr<PrivateCopies> copies;  // Asks the group; null: none are needed.
   Generation generation = 0;              // The newest that the machine said to go on in.
+  std::shared_ptr<Recorder> recorder;     // Null: nobody rehearses this rank's steps.
+  std::shared_ptr<Recorder> tape;         // Of the step under way, if it is recorded.
   pid_t owner = ::getpid();
   Rank ended_rank = kNoRank;  // After Began::kTooLate.
   bool ended = false;
@@ -186,7 +203,7 @@ void Session::Parts::do_work(const trainer::JoinGroup& work) {
   const Instant began = io::Loop::now();
   auto options = group_options(generation);
   const std::stop_token stopped = current->begin(generation, options.layout);
-  auto formed = Group::join(options, stopped);
+  auto formed = current->join(options, stopped);
   auto status = formed ? join_copies(options.layout, stopped, **formed) : Status(formed.error());
   const auto held = store->holding().held;
   const bool linked = !options.layout.host_of.empty();
@@ -264,6 +281,7 @@ void Session::Parts::do_work(const trainer::ExchangeCopies& work) {
 }
 
 void Session::Parts::do_work(const trainer::Arrive&) {
+  if (auto* rehearsal = worker.rehearsal()) rehearsal->arrive();  // Here it ends.
   note(idle_group().barrier());
   worker.tell(trainer::Arrived{outcome_of(mark), mark == Outcome::kDone ? "" : group->why()});
 }
@@ -332,6 +350,24 @@ Error Session::Parts::error_of(const trainer::Return& result) {
   return tells ? worker.fail(reason) : Error{Blame::kWorld, wording::in_words(reason)};
 }
 
+// ---- Steps that are rehearsed -------------------------------------------------------------------
+
+// A rank without one trains as well.
+void Session::Parts::open_recorder() {
+  const config::Settings& settings = worker.settings();
+  if (worker.solo() || worker.rehearsal() != nullptr || !settings.rehearsals) return;
+  if (settings.lifeline.empty()) return;  // No agent would start a rehearsal.
+  auto made = Recorder::make(identity, settings.rehearsal_bytes);
+  if (made) recorder = *std::move(made);
+}
+
+void Session::Parts::end_sample(bool is_made) {
+  if (!tape) return;
+  current->record_on(nullptr);
+  tape->end(is_made);
+  tape.reset();
+}
+
 // ---- Calls of the program -----------------------------------------------------------------------
 
 Session::Session(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -352,6 +388,7 @@ Result<std::unique_ptr<Session>> Session::open(Worker& worker, const OpenStore& 
   auto store = open_store(worker, *identity);
   if (!store) return worker.fail(store.error().what);
   auto parts = std::make_unique<Parts>(worker, *std::move(identity), *std::move(store));
+  parts->open_recorder();
   worker.on_stop([raw = parts.get()](Generation g) { return raw->stop(g); });
   return std::unique_ptr<Session>(new Session(std::move(parts)));
 }
@@ -375,6 +412,9 @@ Result<Met> Session::meet(const arena::Position& position) {
   if (p.due) {
     p.do_work(*std::exchange(p.due, std::nullopt));
   } else {
+    if (auto* rehearsal = p.worker.rehearsal()) {
+      for (const auto& assigned : rehearsal->await_step()) p.worker.tell(assigned);
+    }
     p.worker.tell(trainer::JoinCalled{p.store->holding()});
   }
   const auto result = p.go_on(false);
@@ -400,6 +440,7 @@ Status Session::join(const arena::Position& position) {
 Result<Began> Session::begin_step() {
   Parts& p = *parts_;
   p.wait_for_sums();  // Of a step that was begun and given up.
+  p.end_sample(false);
   p.mark = Outcome::kDone;
   const auto result = p.call(trainer::StepBegun{p.group && p.group->aborted()});
   p.generation = p.worker.generation();
@@ -416,6 +457,33 @@ Result<Began> Session::begin_step() {
   }
 }
 
+bool Session::sample() {
+  Parts& p = *parts_;
+  if (auto* rehearsal = p.worker.rehearsal()) {
+    rehearsal->begin_step();
+    return true;
+  }
+  const auto show = [&p](const std::string& path) { return p.store->show(path); };
+  if (!p.recorder || p.tape || !p.recorder->begin(p.version(), show)) return false;
+  p.tape = p.recorder;
+  p.current->record_on(p.tape);
+  return true;
+}
+
+void Session::note(std::string_view name, std::span<const std::byte> bytes) {
+  if (auto* rehearsal = parts_->worker.rehearsal()) return rehearsal->note(name, digest(bytes));
+  if (parts_->tape) parts_->tape->note(name, digest(bytes));
+}
+
+void Session::compare_exchanges(bool on) {
+  if (auto* rehearsal = parts_->worker.rehearsal()) return rehearsal->compare(on);
+  if (parts_->tape) parts_->tape->compare(on);
+}
+
+Rehearsal* Session::rehearsal() const {
+  return parts_->worker.rehearsal();
+}
+
 std::string Session::why_too_late() const {
   return cat("rank ", parts_->ended_rank, " has ended its training: rank ", parts_->identity.rank,
              " can exchange nothing with it any more");
@@ -427,8 +495,10 @@ void Session::reduce(collective::Numbers bucket) {
   std::shared_ptr<collective::Work> sum;
   // Nobody has to wake up for what can only fail.
   if (!p.group->aborted() || !p.queue->is_idle()) {
-    sum = p.queue->start([group = p.group.get(), bucket] {
-      return collective::Verdict{group->all_reduce(bucket), {}};
+    sum = p.queue->start([group = p.group.get(), tape = p.tape, bucket] {
+      if (!tape) return collective::Verdict{group->all_reduce(bucket), {}};
+      collective::RecordedGroup recorded(*group, kWorld, *tape);
+      return collective::Verdict{recorded.Group::all_reduce(bucket), {}};
     });
   }
   p.sums.push_back(std::move(sum));
@@ -442,6 +512,7 @@ Result<Ended> Session::end_step(const arena::StagedStep& step, double loss, std:
   p.samples = samples;
   const auto result = p.call(trainer::StepEnded{loss});
   p.generation = p.worker.generation();
+  p.end_sample(result.what == What::kCommitted || result.what == What::kCommittedByPlan);
   switch (result.what) {
     case What::kCommitted:
       return Ended::kCommitted;
@@ -456,13 +527,13 @@ Result<Ended> Session::end_step(const arena::StagedStep& step, double loss, std:
 }
 
 Outcome Session::barrier() {
-  return parts_->note(parts_->idle_group().barrier());
+  return parts_->exchange([](Group& group) { return group.barrier(); });
 }
 Outcome Session::broadcast(std::span<std::byte> bytes, Rank root) {
-  return parts_->note(parts_->idle_group().broadcast(bytes, root));
+  return parts_->exchange([&](Group& group) { return group.broadcast(bytes, root); });
 }
 Outcome Session::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
-  return parts_->note(parts_->idle_group().all_gather(mine, all));
+  return parts_->exchange([&](Group& group) { return group.all_gather(mine, all); });
 }
 
 std::shared_ptr<Group> Session::group() const {

@@ -27,6 +27,8 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "arena/arena.h"
 #include "base/ids.h"
@@ -36,6 +38,7 @@
 #include "collective/numbers.h"
 #include "collective/queue.h"
 #include "collective/regions.h"
+#include "runtime/worker/rehearsal.h"
 #include "runtime/worker/state_store.h"
 #include "runtime/worker/worker.h"
 
@@ -87,6 +90,18 @@ class Session {
   // After kTooLate, one sentence: nothing can be exchanged with a rank that has ended. The state of
   // version() is whole, and end() may be called.
   [[nodiscard]] std::string why_too_late() const;
+
+  // Whether notes of the step that has just begun are wanted: it is recorded for a rehearsal, or
+  // rehearsed (rehearsal.h). Call it at the beginning of what a successor would make again, in the
+  // same way.
+  [[nodiscard]] bool sample();
+  // Notes something that the step depends on, or that it has made, by its digest; all ranks of a
+  // program by the same names. Requires: sample() was true. Any thread.
+  void note(std::string_view name, std::span<const std::byte> bytes);
+  // While off, only the sizes of what this rank gives to exchanges are compared.
+  void compare_exchanges(bool on);
+  // This process rehearses; null: it is a member of the job.
+  [[nodiscard]] Rehearsal* rehearsal() const;
 
   // Starts the sum over all ranks of a range of store().gradients(), in place; every rank the same
   // ranges in the same order. The range is the Session's until end_step().

@@ -57,6 +57,10 @@ class StateStore {
   // What is held for that rank, which has so many own bytes: Layout::held_for() them, fresh at
   // first. Valid until update(). Errors: there is no room for it.
   [[nodiscard]] virtual Result<arena::Arena*> hold_for(Rank ward, std::uint64_t bytes) = 0;
+  // Writes what is held of version(), without gradients, into a new file from which receive() can
+  // take it. Requires: no step is staged.
+  [[nodiscard]] virtual Status show(const std::string& path) = 0;
+
   // Holds nothing any more: this rank was elsewhere meanwhile.
   virtual void forget_held() = 0;
 

@@ -29,6 +29,8 @@ struct Identity {
 
 // One per process. Threads: everything is called by the training thread, unless said otherwise.
 // An Error is final: the job is over, or this process has no place in it.
+class Rehearsal;
+
 class Worker {
  public:
   // Does: holds the lifeline, and begins to connect and register (a spare does not: see
@@ -68,6 +70,11 @@ class Worker {
   // returns whether no sum is under way. Null: no more; after the return the old one is not
   // running.
   void on_stop(std::function<bool(Generation)> handler);
+
+  // What is rehearsed (HOLDFAST_UNDERSTUDY), once identity() has returned; null: nothing. Then
+  // there is no scheduler: it leads the trainer machine.
+  [[nodiscard]] Rehearsal* rehearsal() const { return shared_rehearsal().get(); }
+  [[nodiscard]] const std::shared_ptr<Rehearsal>& shared_rehearsal() const;
 
   [[nodiscard]] Neighbours& neighbours();  // Any thread.
 

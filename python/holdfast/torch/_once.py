@@ -69,6 +69,8 @@ class Results:
     def make(self, key: Key, function: Callable[[], Any]) -> None:
         """Have all ranks call a function until no fault came; keep what it gave."""
         engine, progress = self._engine, self._progress
+        if engine.seat.rehearses:
+            engine.seat.worker.rehearsal_differs(f"it comes to state.once({key[2]}), not to a step")
         before = self._kept.fingerprints()
         undo = self._kept.undo_of_an_evaluation()
         while True:

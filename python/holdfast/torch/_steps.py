@@ -161,7 +161,7 @@ def _one_step(
         at.restore(after)  # begin() may have gone back.
         training.drawn = 1
         try:
-            yield kept.give()
+            yield training.sampled.batch(kept.give())
         except GeneratorExit:
             _leave(training, source, between)
             raise

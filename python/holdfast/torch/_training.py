@@ -14,6 +14,7 @@ from holdfast.torch._kept import Kept
 from holdfast.torch._once import Results
 from holdfast.torch._position import Progress, Sources
 from holdfast.torch._random import whereabouts
+from holdfast.torch._sampled import Sampled
 from holdfast.torch._versions import Between, Versions
 
 
@@ -30,6 +31,7 @@ class Training:
         self.progress = progress
         self.sources = Sources(progress.position, kept.others)
         self.results = Results(engine, kept, versions, progress)
+        self.sampled = Sampled(engine, kept)
         self.current_epoch: int | None = None  # Of the loop over state.epochs() under way.
         self.turn = 0  # How often steps() was called in it.
         self.was_stopped = False  # A wish after its last step ended that loop.
@@ -66,6 +68,7 @@ class Training:
         self.progress.wish = self._wish
         self.has_updated = False
         self.progress.seeds.derive("step", self.n).set()
+        self.sampled.begin()
         self.engine.observer.began(self.n + 1)
 
     def finish(self, may_wait: bool = False) -> bool:
@@ -81,12 +84,15 @@ class Training:
             self._remark(advise_of_attributes(self._attributes, now))
             self.seen = True
         self.results.prune()
+        self.sampled.end()
         is_made = self.versions.commit(self.has_updated, may_wait)
+        self.sampled.leave()
         self.engine.in_step = self.engine.marked = False
         self.replaying = not is_made
         if not is_made:
             self.progress.wish = self._wish  # The body calls stop() again.
-            say_void(n, self.engine.seat.place.rank)
+            if not self.engine.seat.rehearses:
+                say_void(n, self.engine.seat.place.rank)
             observer.was_void(n)
             return False
         self.progress.wish = wish
@@ -98,6 +104,7 @@ class Training:
     def leave(self, between: Between | None) -> None:
         """Leave a step undone: all is as before it, with the changes made `between` steps."""
         self.engine.in_step = self.engine.marked = False
+        self.sampled.leave()
         self.versions.restore()
         if between is not None:
             between.put_back(self.kept)

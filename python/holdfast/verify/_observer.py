@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from holdfast.verify._digest import digest
+from holdfast._digest import digest
 from holdfast.verify._note import Notes
 from holdfast.verify._output import Output
 from holdfast.verify._places import Places

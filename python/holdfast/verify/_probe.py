@@ -28,7 +28,7 @@ from holdfast._whose import (
     is_programs_module,
 )
 from holdfast.verify._culprit import tree_of
-from holdfast.verify._digest import (
+from holdfast._digest import (
     attributes,
     digest,
     generator_state,

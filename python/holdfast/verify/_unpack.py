@@ -7,7 +7,7 @@ import pickle
 import sys
 from typing import Any, Final
 
-from holdfast.verify._digest import digest
+from holdfast._digest import digest
 
 _DEEP: Final = 4
 

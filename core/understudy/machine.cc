@@ -1,0 +1,93 @@
+#include "core/understudy/machine.h"
+
+#include <algorithm>
+#include <memory>
+#include <variant>
+
+#include "base/text.h"
+
+namespace holdfast::understudy {
+namespace {
+
+std::optional<std::string> first_of(const std::vector<Note>& rank, const std::vector<Note>& own) {
+  const std::size_t both = std::min(rank.size(), own.size());
+  for (std::size_t i = 0; i < both; ++i) {
+    if (rank[i].name != own[i].name) {
+      return cat("it comes to ", own[i].name, " where the rank came to ", rank[i].name);
+    }
+    if (rank[i].digest != own[i].digest) return own[i].name;
+  }
+  if (rank.size() == own.size()) return std::nullopt;
+  return rank.size() > both ? cat("it never comes to ", rank[both].name)
+                            : cat("it comes to ", own[both].name, ", which the rank did not");
+}
+
+}  // namespace
+
+const char* name(Verdict verdict) {
+  constexpr const char* kNames[] = {"equal", "differs", "uncertain", "skipped"};
+  return kNames[static_cast<std::size_t>(verdict)];
+}
+
+std::optional<std::string> first_difference(const Account& rank, const Account& own) {
+  if (auto found = first_of(rank.notes, own.notes)) return found;
+  static const std::vector<Note> kNone;
+  for (const auto* account : {&rank, &own}) {
+    for (const auto& [group, exchanges] : account->exchanges) {
+      const auto of = [&group](const Account& a) -> const std::vector<Note>& {
+        const auto there = a.exchanges.find(group);
+        return there == a.exchanges.end() ? kNone : there->second;
+      };
+      if (auto found = first_of(of(rank), of(own))) return found;
+    }
+  }
+  return std::nullopt;
+}
+
+Machine::Assignments Machine::begin(Version version, Account account,
+                                    std::optional<Account> former) {
+  version_ = version;
+  account_ = std::move(account);
+  former_ = std::move(former);
+  return {assignment(wire::Stage::kStopping)};
+}
+
+// Whoever stands at the version goes on; else it takes it from what was recorded.
+Machine::Assignments Machine::hear(const wire::Message& said) {
+  if (const auto* report = std::get_if<wire::Report>(&said)) {
+    const bool is_there = report->version == version_;
+    return {assignment(is_there ? wire::Stage::kRunning : wire::Stage::kRepairing)};
+  }
+  if (std::holds_alternative<wire::Repaired>(said)) return {assignment(wire::Stage::kRunning)};
+  return {};
+}
+
+Assigned Machine::assignment(wire::Stage stage) const {
+  wire::Assignment part{.rank = part_.rank,
+                        .world_size = part_.world_size,
+                        .run_id = part_.run_id,
+                        .generation = 1,
+                        .stage = stage,
+                        .version = version_,
+                        .order = {},
+                        .cause = {}};
+  if (stage == wire::Stage::kRepairing) {
+    part.order.act = wire::Act::kReceive;
+    part.order.source.holder = part_.rank;
+  }
+  return {std::move(part), false, std::make_shared<const AddressBook>()};
+}
+
+std::optional<Conclusion> Machine::judge(const Account& own) const {
+  const auto difference = first_difference(account_, own);
+  if (former_) {
+    if (const auto between = first_difference(*former_, own)) {
+      return Conclusion{Verdict::kUncertain, *between};
+    }
+  }
+  if (!difference) return Conclusion{Verdict::kEqual, ""};
+  if (!former_) return std::nullopt;
+  return Conclusion{Verdict::kDiffers, *difference};
+}
+
+}  // namespace holdfast::understudy

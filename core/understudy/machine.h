@@ -1,0 +1,86 @@
+// What a rehearsal does: a process that is no member of the job makes one step of a rank again, as
+// a successor of that rank would, and compares.
+//
+// It leads a trainer machine (core/trainer) as the scheduler would, to the version from which the
+// rank made the step. It decides what the comparison says: all is equal; a successor goes on
+// otherwise; or no two of them go on alike. Whether two do shows a second process, which has none
+// of the first one's memory.
+//
+// Pure: no clock, no I/O, no threads.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "core/assigned.h"
+#include "wire/messages.h"
+
+namespace holdfast::understudy {
+
+// Something that a step depends on, or that it made: its name and a digest of it.
+struct Note {
+  std::string name;
+  std::uint64_t digest = 0;
+  bool operator==(const Note&) const = default;
+};
+
+// All that was noted of one step.
+struct Account {
+  std::vector<Note> notes;                             // By the program's face, in its order.
+  std::map<std::string, std::vector<Note>> exchanges;  // What the rank gave, by group.
+};
+
+enum class Verdict : std::uint8_t {
+  kEqual,
+  kDiffers,    // A successor of the rank would go on with other bits.
+  kUncertain,  // Two rehearsals of the same step, each in a new process, differ from each other.
+  kSkipped,    // The step was not rehearsed to its end.
+};
+[[nodiscard]] const char* name(Verdict verdict);
+
+struct Conclusion {
+  Verdict verdict = Verdict::kEqual;
+  std::string what;  // What differs first, in words; of kEqual nothing.
+};
+
+// What differs first: what the face noted goes before exchanges, since it has names. Nothing: all
+// is equal.
+[[nodiscard]] std::optional<std::string> first_difference(const Account& rank, const Account& own);
+
+// The part that is played.
+struct Part {
+  Rank rank = 0;
+  std::int32_t world_size = 1;
+  std::uint64_t run_id = 0;
+};
+
+class Machine {
+ public:
+  using Assignments = std::vector<Assigned>;
+  explicit Machine(Part part) : part_(part) {}
+
+  // What the rank did in the step after `version`; and what a former process did that rehearsed it.
+  [[nodiscard]] Assignments begin(Version version, Account account, std::optional<Account> former);
+  // The trainer machine says something to the scheduler.
+  [[nodiscard]] Assignments hear(const wire::Message& said);
+  // The rehearsal has come to the end of the step. Nothing: another process is to make it as well.
+  [[nodiscard]] std::optional<Conclusion> judge(const Account& own) const;
+
+  [[nodiscard]] Version version() const { return version_; }
+  [[nodiscard]] const Account& account() const { return account_; }
+
+ private:
+  [[nodiscard]] Assigned assignment(wire::Stage stage) const;
+
+  Part part_;
+  Version version_ = kNoVersion;
+  Account account_;  // Of the rank.
+  std::optional<Account> former_;
+};
+
+}  // namespace holdfast::understudy

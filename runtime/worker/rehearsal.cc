@@ -1,0 +1,155 @@
+#include "runtime/worker/rehearsal.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "base/text.h"
+#include "os/files.h"
+#include "os/folder.h"
+
+namespace holdfast::runtime {
+
+using understudy::Machine;
+using understudy::Verdict;
+
+namespace {
+
+constexpr const char* kVerdict = "verdict";
+constexpr const char* kAgain = "again";
+constexpr std::uint64_t kMostFormer = std::uint64_t{1} << 30;
+
+std::string former_path(const std::string& folder) {
+  return cat(folder, "/former");
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Rehearsal>> Rehearsal::begin(const std::string& job_folder, Rank rank,
+                                                    std::function<void()> see_agent) {
+  auto page = SamplePage::of(job_folder, rank);
+  if (!page) return page.error();
+  Identity identity = page->identity();
+  identity.directory = rehearsal_folder(job_folder, rank);
+  const auto folder = os::Folder::make(identity.directory);
+  if (!folder) return folder.error();
+  std::optional<understudy::Account> former;
+  const auto said = folder->read_if_there(kVerdict);
+  if (said && *said && (*said)->starts_with(kAgain)) {
+    auto read = read_recording(former_path(identity.directory));
+    if (!read) return read.error();
+    former = std::move(read->account);
+    if (const auto removed = folder->remove(kVerdict); !removed) return removed.error();
+  } else if (const auto cleared = folder->clear(); !cleared) {
+    return cleared.error();
+  }
+  return std::shared_ptr<Rehearsal>(new Rehearsal(*std::move(page), std::move(identity),
+                                                  std::move(former), std::move(see_agent)));
+}
+
+Machine::Assignments Rehearsal::await_step() {
+  if (!former_) page_.set(Sample::kWanted);
+  for (;;) {
+    const Sample state = page_.state();
+    if (state == Sample::kReady) break;
+    if (state == Sample::kTooLarge) {
+      skip("the exchanges of its step bring more than HOLDFAST_REHEARSAL_BYTES");
+    }
+    if (state == Sample::kNone)
+      skip("the rank could not record a step: is there room in /dev/shm?");
+    page_.sleep(state);
+    see_agent_();
+  }
+  auto recording = read_recording(recording_path(identity_.directory));
+  if (!recording) skip(recording.error().what);
+  const std::lock_guard lock(mutex_);
+  recording_ = *std::move(recording);
+  return machine_.begin(page_.version(), recording_.account, std::move(former_));
+}
+
+Machine::Assignments Rehearsal::hear(const wire::Message& said) {
+  const std::lock_guard lock(mutex_);
+  return machine_.hear(said);
+}
+
+void Rehearsal::begin_step() {
+  const std::lock_guard lock(mutex_);
+  is_in_step_ = true;
+  own_ = {};
+}
+
+void Rehearsal::note(std::string_view name, std::uint64_t digest) {
+  const std::lock_guard lock(mutex_);
+  own_.notes.push_back({std::string(name), digest});
+}
+
+void Rehearsal::arrive() {
+  const std::lock_guard lock(mutex_);
+  if (!is_in_step_) skip("the program makes a step here that the rank did not show (hf_sample)");
+  if (const auto conclusion = machine_.judge(own_)) end(*conclusion);
+  auto writer = RecordingWriter::make(former_path(identity_.directory), kMostFormer);
+  if (!writer) skip(writer.error().what);
+  writer->account(own_);
+  if (!writer->is_whole()) skip("there is no room to note what the first rehearsal came to");
+  end(kAgain, "");
+}
+
+void Rehearsal::record(const std::string&, const collective::Exchange&) {}
+
+// Before its step a rehearsal exchanges nothing, as any successor.
+collective::Outcome Rehearsal::play(const std::string& group,
+                                    const collective::Exchange& exchange) {
+  const std::lock_guard lock(mutex_);
+  if (!is_in_step_) return collective::Outcome::kAborted;
+  auto& own = own_.exchanges[group];
+  const std::size_t index = own.size();
+  collective::Exchange compared = exchange;
+  if (!compares_) compared.given = 0;
+  own.push_back({name_of_exchange(group, index, exchange), digest_of(compared)});
+  const auto& all = recording_.account.exchanges;
+  const auto rank = all.find(group);
+  const bool is_there = rank != all.end() && index < rank->second.size();
+  if (!is_there || rank->second[index].name != own[index].name) {
+    // What went before may differ as well; then that is the cause.
+    understudy::Account before = recording_.account;
+    before.notes.resize(std::min(before.notes.size(), own_.notes.size()));
+    before.exchanges.clear();
+    const auto first = first_difference(before, {own_.notes, {}});
+    end({Verdict::kDiffers,
+         first.value_or(is_there
+                            ? cat("it comes to ", own[index].name, " where the rank came to ",
+                                  rank->second[index].name)
+                            : cat("it comes to ", own[index].name, ", which the rank did not"))});
+  }
+  const auto got = recording_.got.at(group).at(index);
+  if (!got.empty()) std::memcpy(exchange.got.data(), got.data(), got.size());
+  return collective::Outcome::kDone;
+}
+
+void Rehearsal::skip(const std::string& why) {
+  end({Verdict::kSkipped, why});
+}
+void Rehearsal::differ(const std::string& what) {
+  end({Verdict::kDiffers, what});
+}
+
+void Rehearsal::end(const understudy::Conclusion& conclusion) {
+  end(name(conclusion.verdict), conclusion.what);
+}
+
+void Rehearsal::end(const std::string& verdict, const std::string& what) {
+  const bool begun = machine_.version() != kNoVersion;
+  const Version step = begun ? machine_.version() + 1 : 0;
+  const auto written = os::write_file_atomically(cat(identity_.directory, "/", kVerdict),
+                                                 cat(verdict, '\n', step, '\n', what, '\n'));
+  std::fprintf(stderr, "holdfast: the rehearsal of rank %d, step %s: %s%s%s%s\n", identity_.rank,
+               begun ? cat(step).c_str() : "unknown", verdict.c_str(), what.empty() ? "" : ": ",
+               what.c_str(), written ? "" : " (it could not be written down)");
+  std::fflush(nullptr);
+  ::_exit(written ? 0 : 1);
+}
+
+}  // namespace holdfast::runtime

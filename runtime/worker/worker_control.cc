@@ -1,0 +1,222 @@
+#include "runtime/worker/worker_control.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <utility>
+
+#include "os/slice.h"
+#include "runtime/worker/lifeline_holder.h"
+#include "wording/reasons.h"
+
+namespace holdfast::runtime {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kHeartbeat = AgentWatch::kEvery;
+constexpr Duration kFaultPatience =
+    20s;                                // From a group that can not be formed to word of its cause.
+constexpr Duration kLinkPatience = 1s;  // From the end of a group to the complaint about it.
+constexpr Duration kProgressInterval = 250ms;
+constexpr Duration kProgressOfEach =
+    100us;  // So that the scheduler hears no more in a large world.
+
+trainer::Options trainer_options(const config::Settings& settings) {
+  return {.solo = settings.role == config::Role::kNone,
+          .protect = settings.protect,
+          .replacement_timeout = settings.replacement_timeout,
+          .link_patience = kLinkPatience,
+          .forming_patience = kFaultPatience,
+          .scheduler_timeout = settings.scheduler_timeout,
+          .progress_interval =
+              std::max<Duration>(kProgressInterval, kProgressOfEach * settings.worker_num)};
+}
+
+}  // namespace
+
+Worker::Control::Control(const config::Settings& s) : settings(s), trainer(trainer_options(s)) {}
+
+// ---- The control thread -------------------------------------------------------------------------
+
+void Worker::Control::begin() {
+  machine.emplace(wire::Register{.job = settings.job,
+                                 .node_id = settings.node_id,
+                                 .incarnation = settings.incarnation,
+                                 .attempt = settings.attempt,
+                                 .host = os::host_name(),
+                                 .pid = ::getpid(),
+                                 .memory = os::shared_memory_name(),
+                                 .domain = settings.domain});
+  loop.post([this] { link.open(); });
+  loop.after(kHeartbeat, [this] { beat(); });
+  thread = std::thread([this] {
+    (void)os::take_short_slice();  // So that the training threads stop when they are to.
+    loop.run();
+  });
+}
+
+Worker::Control::~Control() {
+  if (!thread.joinable()) return;
+  loop.post([this] {
+    if (rehearsal) return loop.stop();
+    link.close([this] { loop.stop(); });
+  });
+  thread.join();
+}
+
+void Worker::Control::greet_scheduler() {
+  {
+    const std::lock_guard lock(mutex);
+    out_of_reach.reset();
+  }
+  tell(trainer::InReach{});
+  step(member::Connected{neighbours.listen(link.local_address())});
+}
+
+void Worker::Control::lose_scheduler(const Error& why) {
+  {
+    const std::lock_guard lock(mutex);
+    out_of_reach = why;
+    changed.notify_all();
+  }
+  tell(trainer::OutOfReach{{.kind = wire::Reason::Kind::kOutOfReach, .detail = why.what}});
+}
+
+// There is no scheduler: the thread only looks whether the agent lives.
+Status Worker::Control::begin_rehearsal() {
+  auto folder = os::runtime_directory(settings.job);
+  if (!folder) return folder.error();
+  auto begun = Rehearsal::begin(*folder, settings.understudy, [this] { see_agent(); });
+  if (!begun) return begun.error();
+  rehearsal = *std::move(begun);
+  rank = settings.understudy;
+  loop.after(kHeartbeat, [this] { look_after_agent(); });
+  thread = std::thread([this] { loop.run(); });
+  return {};
+}
+
+void Worker::Control::look_after_agent() {
+  see_agent();
+  loop.after(kHeartbeat, [this] { look_after_agent(); });
+}
+
+void Worker::Control::beat() {
+  see_agent();
+  link.send(wire::Heartbeat{});
+  loop.after(kHeartbeat, [this] { beat(); });
+}
+
+void Worker::Control::step(const member::Event& event) {
+  for (auto& action : machine->step(event)) {
+    std::visit([&](auto& a) { do_it(a); }, action);
+  }
+}
+
+// How many lower ranks share this rank's host. Where all do, nobody is told of peers.
+Rank local_rank_among(const std::vector<PeerPlace>& peers, Rank rank) {
+  const auto me = static_cast<std::size_t>(rank);
+  if (me >= peers.size()) return rank;
+  const auto same = [&](const PeerPlace& peer) { return peer.host == peers[me].host; };
+  return static_cast<Rank>(std::count_if(peers.begin(), peers.begin() + rank, same));
+}
+
+void Worker::Control::do_it(member::RankGiven& a) {
+  neighbours.placed(a.run_id, a.rank);
+  neighbours.meet(a.peers->places());
+  const std::lock_guard lock(mutex);
+  place = Identity{.rank = a.rank,
+                   .local_rank = local_rank_among(a.peers->places(), a.rank),
+                   .world_size = a.world_size,
+                   .run_id = a.run_id};
+  rank = a.rank;
+  changed.notify_all();
+}
+
+void Worker::Control::do_it(Assigned& a) {
+  const bool runs = a.part.stage == wire::Stage::kRunning;
+  if (runs && std::exchange(hurried, false)) os::take_usual_slice_of_others(lifeline_holder);
+  tell(a);
+}
+
+void Worker::Control::do_it(member::GiveUp& a) {
+  link.retire();
+  if (a.job_ended) tell_lifeline_of_end(a.success);
+  {
+    const std::lock_guard lock(mutex);
+    over = Error{Blame::kWorld, wording::in_words(a.reason)};
+    stood_by = a.stood_by;
+    changed.notify_all();
+  }
+  tell(trainer::JobOver{a.success, a.reason});
+}
+
+// ---- Any thread ---------------------------------------------------------------------------------
+
+void Worker::Control::post(member::Event event) {
+  if (settings.role == config::Role::kNone) return;
+  loop.post([this, event = std::move(event)] { step(event); });
+}
+
+void Worker::Control::tell(const trainer::Event& event) {
+  trainer::Actions done;
+  {
+    const std::lock_guard lock(mutex);
+    events.push_back(event);
+    while (!events.empty()) {
+      auto actions = trainer.step(io::Loop::now(), events.front());
+      events.pop_front();
+      for (auto& action : actions) {
+        std::visit([&](auto& a) { carry_out(a); }, action);
+        done.push_back(std::move(action));
+      }
+    }
+    changed.notify_all();
+  }
+  for (const auto& action : done) std::visit([&](const auto& a) { trace_event(a); }, action);
+}
+
+void Worker::Control::carry_out(trainer::Do& a) {
+  if (std::holds_alternative<trainer::Repair>(a.work)) neighbours.begin_repair();
+  work.push_back(std::move(a.work));
+}
+
+void Worker::Control::carry_out(trainer::Say& a) {
+  if (!rehearsal) return post(member::Told{std::move(a.message)});
+  for (auto& assigned : rehearsal->hear(a.message)) events.push_back(std::move(assigned));
+}
+
+// StopGroup is answered at once.
+void Worker::Control::carry_out(trainer::StopGroup& a) {
+  // All ranks wait for the last one to stop: it shall not have to wait for a processor as well,
+  // which spares and new processes keep busy now.
+  if (training_thread != 0) (void)os::take_short_slice(training_thread);
+  events.push_back(trainer::GroupStopped{!stop_groups || stop_groups(a.generation)});
+}
+
+void Worker::Control::carry_out(trainer::Resume& a) {
+  neighbours.meet(a.peers->places());
+  // In the steps to come all training threads are equal again.
+  if (training_thread != 0) os::take_usual_slice(training_thread);
+  tell_lifeline(a.version);
+}
+
+void Worker::Control::trace_event(const trainer::NoteStopped& a) {
+  trace.event("stop", {{"rank", rank.load()}, {"generation", a.generation}});
+}
+
+void Worker::Control::trace_event(const trainer::NoteParked& a) {
+  trace.event("parked", {{"rank", rank.load()},
+                         {"generation", a.generation},
+                         {"version", a.holding.version},
+                         {"waited_since_ns", a.called_at.count()}});
+}
+
+void Worker::Control::trace_event(const trainer::Resume& a) {
+  trace.event("resume",
+              {{"rank", rank.load()}, {"generation", a.generation}, {"version", a.version}});
+}
+
+}  // namespace holdfast::runtime

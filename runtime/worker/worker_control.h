@@ -1,0 +1,139 @@
+// Worker::Control: what a worker's control thread and its training thread share, and the control
+// thread's part. A room of worker.cc alone.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "core/member/machine.h"
+#include "core/trainer/machine.h"
+#include "io/loop.h"
+#include "io/trace.h"
+#include "os/host.h"
+#include "runtime/jobs/agent_watch.h"
+#include "runtime/jobs/scheduler_link.h"
+#include "runtime/worker/address_lookup.h"
+#include "runtime/worker/key_values.h"
+#include "runtime/worker/neighbours.h"
+#include "runtime/worker/promotion.h"
+#include "runtime/worker/rehearsal.h"
+#include "runtime/worker/worker.h"
+
+namespace holdfast::runtime {
+
+struct Worker::Control {
+  explicit Control(const config::Settings& s);
+  ~Control();
+
+  const pid_t owner = ::getpid();
+
+  void begin();
+  Status begin_rehearsal();
+  void see_agent() const {
+    if (agent.gone()) agent.follow();
+  }
+  Result<Identity> place_in_world();
+
+  // In the loop's thread.
+  void greet_scheduler();
+  void lose_scheduler(const Error& why);
+  void beat();
+  void look_after_agent();
+  void step(const member::Event& event);
+  void do_it(member::Send& a) { link.send(a.message); }
+  void do_it(member::RankGiven& a);
+  void do_it(Assigned& a);
+  void do_it(member::AwaitAddresses&) { lookup.begin(); }
+  void do_it(member::Released&) { tell(trainer::Released{}); }
+  void do_it(member::Say& a) {
+    std::fprintf(stderr, "holdfast: %s\n", wording::in_words(a.reason).c_str());
+  }
+  void do_it(member::GiveUp& a);
+
+  // In any thread.
+  void post(member::Event event);
+  void tell(const trainer::Event& event);
+  void carry_out(trainer::Do& a);
+  void carry_out(trainer::Say& a);
+  void carry_out(trainer::StopGroup& a);
+  void carry_out(trainer::StopRepair&) { neighbours.stop_repair(); }
+  void carry_out(trainer::Resume& a);
+  // Outside of the lock: nobody waits for the file.
+  void trace_event(const trainer::NoteStopped& a);
+  void trace_event(const trainer::NoteParked& a);
+  void trace_event(const trainer::Resume& a);
+  template <class Other>
+  void carry_out(const Other&) {}
+  template <class Other>
+  void trace_event(const Other&) {}
+
+  // The training thread waits until `ready`. False: `limit` has passed. Errors: why there is
+  // nothing more to wait for.
+  template <class Ready>
+  Result<bool> wait(std::unique_lock<std::mutex>& lock, Duration limit, Ready ready);
+
+  config::Settings settings;
+  AgentWatch agent{settings};
+  io::Trace trace;
+
+  const Rank bound_rank = rank_of_bound_spare(settings);
+
+  // The training thread only.
+  bool promoted = false;
+  std::optional<Identity> known;  // Once identity() has given it.
+
+  // The loop's thread only.
+  io::Loop loop;
+  std::optional<member::Machine> machine;
+  SchedulerLink link{
+      loop,
+      settings,
+      wire::PeerKind::kWorker,
+      {.on_up = [this] { greet_scheduler(); },
+       .on_message = [this](wire::Message m) { step(member::Received{std::move(m)}); },
+       .on_down = [this] { step(member::Disconnected{}); },
+       .on_out_of_reach = [this](const Error& why) { lose_scheduler(why); }}};
+  AddressLookup lookup{loop,
+                       os::runtime_path(settings.job),
+                       {.is_awaited = [this] { return machine->awaits_addresses(); },
+                        .on_found =
+                            [this](std::shared_ptr<const AddressBook> book) {
+                              step(member::AddressesFound{std::move(book)});
+                            },
+                        .on_overdue = [this] { step(member::AddressesOverdue{}); }}};
+  // A promoted spare: its agent has given all its threads a short slice, and those that they have
+  // made since have it from them. `lifeline_holder` keeps it.
+  bool hurried = false;
+  pid_t lifeline_holder = 0;
+
+  // Shared by both.
+  std::mutex mutex;
+  std::condition_variable changed;
+  trainer::Machine trainer;
+  std::deque<trainer::Event> events;  // Not empty: some thread brings them to the machine.
+  std::deque<trainer::Work> work;
+  std::optional<Identity> place;  // Without its directory.
+  std::optional<Error> over;
+  bool stood_by = false;              // As of member::GiveUp.
+  std::optional<Error> out_of_reach;  // While the scheduler has been gone for too long.
+
+  std::function<bool(Generation)> stop_groups;
+
+  KeyValues key_values{settings};
+  Neighbours neighbours{settings};
+
+  std::shared_ptr<Rehearsal> rehearsal;  // Set before the trainer machine hears of anything.
+
+  std::atomic<pid_t> training_thread = 0;
+  std::atomic<Rank> rank = kNoRank;  // Once it is known.
+
+  std::thread thread;  // Last: it uses all above.
+};
+
+}  // namespace holdfast::runtime
