@@ -128,9 +128,19 @@ struct Secret {
   X(spare_share, std::int32_t, kWhole, "HOLDFAST_SPARE_SHARE", "10", 0, 100,                      \
     "The percentage of one processor that each spare may take from the training until it is "     \
     "ready for a place. 0: only what the training leaves.")                                       \
-  X(rehearse, bool, kFlag, "HOLDFAST_REHEARSE", "0", 0, 1,                                        \
+  X(rehearsing_spares, bool, kFlag, "HOLDFAST_REHEARSING_SPARES", "0", 0, 1,                      \
     "1: a spare of a MindSpore program runs the script beside the job, up to a first step. "      \
     "Set by msrun --rehearse.")                                                                   \
+  X(rehearse, std::int32_t, kWhole, "HOLDFAST_REHEARSE", "-1", -1, kMostWorkers - 1,              \
+    "The rank whose step this process makes again, beside the job; -1: none. Set by the agent.")  \
+  X(rehearsals, bool, kFlag, "HOLDFAST_REHEARSALS", "1", 0, 1,                                    \
+    "0: a job with spares does not rehearse its ranks.")                                          \
+  X(rehearsal_interval, Duration, kSeconds, "HOLDFAST_REHEARSAL_INTERVAL", "60", 0, 31536000,     \
+    "How long a host waits from one rehearsal to the next, once each of its ranks had one.")      \
+  X(rehearsal_timeout, Duration, kSeconds, "HOLDFAST_REHEARSAL_TIMEOUT", "600", 1, 31536000,      \
+    "How long a rehearsal may take.")                                                             \
+  X(strict_rehearsals, bool, kFlag, "HOLDFAST_STRICT_REHEARSALS", "0", 0, 1,                      \
+    "1: a rehearsal that finds other bits than its rank ends the job.")                           \
   X(token_file, std::string, kText, "HOLDFAST_TOKEN_FILE", "", 0, 0,                              \
     "A file of this user alone (mode 600) whose first line is the job's token, by which its "     \
     "processes know one another. Unset: one is drawn, for the processes of one host.")            \
