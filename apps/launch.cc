@@ -31,6 +31,7 @@ struct LaunchArguments {
   std::string spare_host = "False";
   std::string oversubscribe = "False";
   std::string spares = "0";
+  bool strict_rehearsals = false;
   std::string forked = "none";
   int node_rank = -1;
   std::string local_worker_num;  // Empty: all.
@@ -108,10 +109,10 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
   app.add_option("--node_rank", arguments.node_rank,
                  "The number of this msrun, where several start one job; 0 runs the scheduler")
       ->check(CLI::Range(-1, 9999));  // -1: not said.
-  app.add_option(
-         "--log_dir", agent.log_dir,
-         "Folder for scheduler.log, worker_<rank>.log, spare_<n>.log, recoveries.jsonl; one "
-         "job's at a time")
+  app.add_option("--log_dir", agent.log_dir,
+                 "Folder for scheduler.log, worker_<rank>.log, spare_<n>.log, "
+                 "rehearsal_<rank>.log, recoveries.jsonl; one "
+                 "job's at a time")
       ->capture_default_str();
   app.add_option("--join", arguments.join,
                  "True: stay until the job has ended; False: run in the background")
@@ -124,6 +125,8 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
                  "Processes that wait, ready, to take the place of one that fails: a number of "
                  "them for any place, or all: one for each")
       ->capture_default_str();
+  app.add_flag("--strict_rehearsals", arguments.strict_rehearsals,
+               "A rehearsal that finds other bits than its rank ends the job (docs/operating.md)");
   app.add_option("--spare_host", arguments.spare_host,
                  "True: this host has no workers until another host is lost; --local_worker_num "
                  "processes wait, ready, for its places")
@@ -300,10 +303,12 @@ int launch(const std::string& name, int argc, const char* const* argv,
     return error.get_exit_code() == 0 ? app.exit(error) : wrong(error.what());  // 0: --help
   }
   const ReferenceOptions reference = arguments.reference;
+  const bool strict = arguments.strict_rehearsals;
   auto options = finish(std::move(arguments), std::move(program));
   if (!options) return wrong(options.error().what);
   for (const auto& sentence : config::without_effect(environment)) say(sentence);
   for (; *environment != nullptr; ++environment) options->environment.emplace_back(*environment);
+  if (strict) runtime::set(options->environment, "HOLDFAST_STRICT_REHEARSALS", "1");
   const Status applied = apply(reference, options->environment);
   if (!applied) return wrong(applied.error().what);
   return runtime::run_agent(*options);

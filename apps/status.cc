@@ -77,6 +77,19 @@ void print_spares(const Json& spares) {
   }
 }
 
+void print_rehearsals(const Json& rehearsals) {
+  for (const auto& one : rehearsals) {
+    const std::string verdict = words(one, "verdict");
+    const std::string sentence = verdict == "equal" ? "" : ": " + words(one, "sentence");
+    if (verdict == "skipped") {
+      std::printf("worker %s not audited%s\n", words(one, "node_id").c_str(), sentence.c_str());
+      continue;
+    }
+    std::printf("worker %s rehearsed at step %s: %s%s\n", words(one, "node_id").c_str(),
+                words(one, "version").c_str(), verdict.c_str(), sentence.c_str());
+  }
+}
+
 void print(const Json& json) {
   const auto ranks = json.value("ranks", Json::array());
   const auto step = is_told(ranks, "version") ? ", step " + words(json, "version") : "";
@@ -90,6 +103,7 @@ void print(const Json& json) {
   if (cause != "-" && !cause.empty()) std::printf("newest formation because: %s\n", cause.c_str());
   print_ranks(ranks);
   print_spares(json.value("spares", Json::array()));
+  print_rehearsals(json.value("rehearsals", Json::array()));
   for (const auto& one : json.value("without_place", Json::array())) {
     std::printf("worker '%s' (process %s on %s) %s: %s\n", words(one, "node_id").c_str(),
                 words(one, "pid").c_str(), words(one, "host").c_str(), words(one, "state").c_str(),

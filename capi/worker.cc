@@ -80,7 +80,7 @@ Status check_key_values(const hf_worker* worker) {
 extern "C" {
 
 int hf_rehearses(hf_worker* worker) {
-  return worker->worker->settings().understudy >= 0 ? 1 : 0;
+  return worker->worker->settings().rehearse >= 0 ? 1 : 0;
 }
 
 void hf_rehearsal_differs(hf_worker* worker, const char* what) {

@@ -26,11 +26,11 @@ constexpr std::array<std::string_view, 7> kNotOurs = {
     "HOLDFAST_TORCH", "HOLDFAST_PYTHON", "HOLDFAST_MINDSPORE", "HOLDFAST_TEST",
     "HOLDFAST_SEEDS", "HOLDFAST_CI",     "HOLDFAST_BENCH"};
 
-constexpr std::array<std::string_view, 13> kGivenByMsrun = {
+constexpr std::array<std::string_view, 14> kGivenByMsrun = {
     "MS_ROLE",           "MS_SCHED_HOST",        "MS_SCHED_PORT",    "MS_WORKER_NUM",
     "MS_NODE_ID",        "HOLDFAST_INCARNATION", "HOLDFAST_ATTEMPT", "HOLDFAST_RUN",
     "HOLDFAST_LIFELINE", "HOLDFAST_SPARE_FD",    "HOLDFAST_AGENT",   "HOLDFAST_STANDBY",
-    "HOLDFAST_PREPARE"};
+    "HOLDFAST_PREPARE",  "HOLDFAST_REHEARSE"};
 
 bool is_derived(const Row& row) {
   return row.default_text.starts_with('(');

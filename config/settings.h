@@ -128,14 +128,19 @@ struct Secret {
   X(spare_share, std::int32_t, kWhole, "HOLDFAST_SPARE_SHARE", "10", 0, 100,                      \
     "The percentage of one processor that each spare may take from the training until it is "     \
     "ready for a place. 0: only what the training leaves.")                                       \
-  X(rehearse, bool, kFlag, "HOLDFAST_REHEARSE", "0", 0, 1,                                        \
+  X(rehearsing_spares, bool, kFlag, "HOLDFAST_REHEARSING_SPARES", "0", 0, 1,                      \
     "1: a spare of a MindSpore program runs the script beside the job, up to a first step. "      \
     "Set by msrun --rehearse.")                                                                   \
-  X(understudy, std::int32_t, kWhole, "HOLDFAST_UNDERSTUDY", "-1", -1, kMostWorkers - 1,          \
-    "The rank of which this process rehearses a step, in place of taking part in the job; "       \
-    "-1: none. Set by the agent.")                                                                \
+  X(rehearse, std::int32_t, kWhole, "HOLDFAST_REHEARSE", "-1", -1, kMostWorkers - 1,              \
+    "The rank whose step this process makes again, beside the job; -1: none. Set by the agent.")  \
   X(rehearsals, bool, kFlag, "HOLDFAST_REHEARSALS", "1", 0, 1,                                    \
-    "0: no spare rehearses steps of this job's ranks.")                                           \
+    "0: a job with spares does not rehearse its ranks.")                                          \
+  X(rehearsal_interval, Duration, kSeconds, "HOLDFAST_REHEARSAL_INTERVAL", "60", 0, 31536000,     \
+    "How long a host waits from one rehearsal to the next, once each of its ranks had one.")      \
+  X(rehearsal_timeout, Duration, kSeconds, "HOLDFAST_REHEARSAL_TIMEOUT", "600", 1, 31536000,      \
+    "How long a rehearsal may take.")                                                             \
+  X(strict_rehearsals, bool, kFlag, "HOLDFAST_STRICT_REHEARSALS", "0", 0, 1,                      \
+    "1: a rehearsal that finds other bits than its rank ends the job.")                           \
   X(rehearsal_bytes, std::uint64_t, kBits, "HOLDFAST_REHEARSAL_BYTES", "1073741824", 0, 0,        \
     "What the exchanges of a step may bring a rank, so that it is recorded for a rehearsal.")     \
   X(token_file, std::string, kText, "HOLDFAST_TOKEN_FILE", "", 0, 0,                              \

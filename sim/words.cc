@@ -329,6 +329,7 @@ std::string to_words(const agent::Action& action) {
             return cat("leave ", to_words(wire::Message(a.addresses)));
           },
           [](const agent::Say& a) { return cat("to the user: ", in_words(a.reason)); },
+          [](const agent::Log& a) { return cat("to a log: ", in_words(a.reason)); },
           [](const agent::Stay& a) {
             return cat("stays for ", a.at_most.count() / 1'000'000, " ms with code ", a.code);
           },

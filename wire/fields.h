@@ -138,10 +138,16 @@ struct Fields<SpareState> {
   static constexpr auto kList = in_order(&SpareState::node_id, &SpareState::is_ready);
 };
 template <>
-struct Fields<AgentState> {
+struct Fields<RehearsalState> {
   static constexpr auto kList =
-      in_order(&AgentState::job, &AgentState::agent_id, &AgentState::host, &AgentState::places,
-               &AgentState::protocol, &AgentState::takes, &AgentState::spares);
+      in_order(&RehearsalState::node_id, &RehearsalState::verdict, &RehearsalState::version,
+               bounded(&RehearsalState::sentence, {.text_bytes = kMaxSentenceBytes}));
+};
+template <>
+struct Fields<AgentState> {
+  static constexpr auto kList = in_order(
+      &AgentState::job, &AgentState::agent_id, &AgentState::host, &AgentState::places,
+      &AgentState::protocol, &AgentState::takes, &AgentState::spares, &AgentState::rehearsals);
 };
 template <>
 struct Fields<Waiting> {

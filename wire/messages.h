@@ -19,7 +19,7 @@
 
 namespace holdfast::wire {
 
-inline constexpr std::uint32_t kProtocol = 11;  // Raised when an older peer could misunderstand us.
+inline constexpr std::uint32_t kProtocol = 12;  // Raised when an older peer could misunderstand us.
 
 // worker → scheduler, first on every connection; again after every reconnection.
 struct Register {
@@ -114,6 +114,31 @@ struct SpareState {
   bool operator==(const SpareState&) const = default;
 };
 
+// What came of the newest rehearsal of a rank (core/agent/rehearsals.h).
+enum class Verdict : std::uint8_t {
+  kEqual,
+  kDiffers,
+  kUncertain,  // Two rehearsals of the same step, each in a new process, differ from each other.
+  kSkipped,    // The step was not made to its end.
+};
+[[nodiscard]] constexpr const char* name(Verdict verdict) {
+  constexpr const char* kNames[] = {"equal", "differs", "uncertain", "skipped"};
+  return kNames[static_cast<std::size_t>(verdict)];
+}
+// In place of a verdict: another process is to rehearse the same step.
+inline constexpr std::string_view kAgain = "again";
+[[nodiscard]] constexpr bool is_known(Verdict verdict) {
+  return verdict <= Verdict::kSkipped;
+}
+inline constexpr std::size_t kMaxSentenceBytes = 2000;
+struct RehearsalState {
+  std::string node_id;
+  Verdict verdict = Verdict::kEqual;
+  Version version = 0;   // That was made; kNoVersion: none.
+  std::string sentence;  // What differs first, or why it is uncertain or was skipped.
+  bool operator==(const RehearsalState&) const = default;
+};
+
 // agent → scheduler: all its places, on connection and after every change. It is state, not an
 // event: the newest message says all, so a lost one costs nothing.
 struct AgentState {
@@ -123,7 +148,8 @@ struct AgentState {
   std::vector<PlaceState> places;
   std::uint32_t protocol = kProtocol;
   std::uint32_t takes = 0;              // So many places more it would take, if their host is lost.
-  std::vector<SpareState> spares = {};  // For status; the scheduler decides nothing by them.
+  std::vector<SpareState> spares = {};  // For status; the scheduler decides nothing by them,
+  std::vector<RehearsalState> rehearsals = {};  // nor by these.
   bool operator==(const AgentState&) const = default;
 };
 

@@ -66,7 +66,9 @@ const std::vector<std::string> kTexts = {
     "  incarnation: 18446744073709551615\n  attempt: 1\n  alive: true\n  ending {\n"
     "    kind: ENDING_SIGNALLED\n    code: 9\n  }\n  detected_ns: 18446744073709551615\n}\n"
     "places {\n}\nprotocol: 4294967295\ntakes: 4294967295\n"
-    "spares {\n  node_id: \"a\"\n  is_ready: true\n}\nspares {\n}\n",
+    "spares {\n  node_id: \"a\"\n  is_ready: true\n}\nspares {\n}\n"
+    "rehearsals {\n  node_id: \"a\"\n  verdict: VERDICT_SKIPPED\n  version: 18446744073709551615\n"
+    "  sentence: \"why\"\n}\nrehearsals {\n}\n",
     "node_id: \"a\"\nincarnation: 18446744073709551615\n",
     "generation: 1\nversion: 18446744073709551615\nstaged: 18446744073709551615\n"
     "private_is_own: true\nheld {\n  ward: -2147483648\n  version: 18446744073709551615\n"

@@ -129,6 +129,11 @@ struct Reason {
     // Why a message is refused, too. node_id, or other: of which agent; neither: not known yet, or
     // it is the scheduler; host; detail: the address, and what is wrong
     kUnreadable,
+    // What an agent tells its user of a rehearsal. node_id; version; detail: the verdict's
+    // sentence; other: the log. Where the job is strict, the first is why it has ended.
+    kRehearsalDiffers,
+    kRehearsalUncertain,
+    kRehearsalSkipped,  // Only in the log.
   };
   Kind kind = Kind::kNone;
   Rank rank = kNoRank;
@@ -146,7 +151,7 @@ struct Reason {
   bool operator==(const Reason&) const = default;
 };
 [[nodiscard]] constexpr bool is_known(Reason::Kind kind) {
-  return kind <= Reason::Kind::kUnreadable;
+  return kind <= Reason::Kind::kRehearsalSkipped;
 }
 
 }  // namespace holdfast::wire

@@ -317,6 +317,27 @@ std::string of_end(const Reason& r) {
   }
 }
 
+std::string of_rehearsal(const Reason& r) {
+  const std::string dot = r.detail.ends_with('.') ? "" : ".";
+  const std::string details = cat(dot, " Details: ", r.other, " (docs/rehearsals.md)");
+  switch (r.kind) {
+    case Kind::kRehearsalDiffers:
+      return cat("rank ", r.node_id, " was rehearsed at step ", r.version,
+                 ": a replacement of it would go on with other bits than the rank itself. What "
+                 "differs first: ",
+                 r.detail, details);
+    case Kind::kRehearsalUncertain:
+      return cat("rank ", r.node_id, " was rehearsed twice at step ", r.version,
+                 ", and the two differ from each other: its arithmetic is not deterministic, so a "
+                 "replacement would go on with other bits, too. ",
+                 r.detail, details);
+    case Kind::kRehearsalSkipped:
+      return cat("rank ", r.node_id, " was not audited: ", r.detail);
+    default:
+      return {};
+  }
+}
+
 std::string of_training(const Reason& r) {
   switch (r.kind) {
     case Kind::kUnprotected:
@@ -373,7 +394,8 @@ std::string in_words(const Reason& reason) {
   if (text.empty()) text = of_refusal(reason);
   if (text.empty()) text = of_end(reason);
   if (!text.empty()) return text;
-  text = of_moves(reason);
+  text = of_rehearsal(reason);
+  if (text.empty()) text = of_moves(reason);
   if (!text.empty()) return text;
   text = of_training(reason);
   const bool named = reason.kind == Kind::kNotRepaired;  // It begins with the rank.

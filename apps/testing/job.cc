@@ -24,6 +24,8 @@
 namespace holdfast::apps {
 namespace {
 
+constexpr const char* kOfARehearsal = "HOLDFAST_REHEARSE=";
+
 namespace fs = std::filesystem;
 
 std::vector<std::string> own_environment() {
@@ -154,6 +156,8 @@ std::vector<pid_t> Job::processes(const std::string& variable) const {
       return all.find('\0' + words + '\0') != std::string::npos;
     };
     const auto pid = static_cast<pid_t>(std::stol(number));
+    const bool is_asked_for = variable.starts_with(kOfARehearsal) || variable.empty();
+    if (!is_asked_for && all.find('\0' + std::string(kOfARehearsal)) != std::string::npos) continue;
     if (has("HOLDFAST_JOB=" + name) && (variable.empty() || has(variable)) && !is_dead(pid)) {
       found.push_back(pid);
     }

@@ -46,7 +46,7 @@ class Job {
   [[nodiscard]] pid_t pid(std::size_t process) const { return children_.at(process).pid; }
 
   // Living processes of the job (launched or of theirs), by their environment; all if no variable
-  // is given: processes("MS_ROLE=MS_SCHED").
+  // is given: processes("MS_ROLE=MS_SCHED"). Rehearsals only by their own variable, or if none is.
   [[nodiscard]] std::vector<pid_t> processes(const std::string& variable = {}) const;
   // Sends the newest such process a signal; whether there was one.
   bool kill(const std::string& variable, int number = SIGKILL) const;

@@ -149,6 +149,7 @@ void add_silent(const Spawned& spawned, const std::map<std::string, std::int64_t
   const Event& spawn = spawned.event;
   Bar bar{.pid = spawn.child, .from_ns = spawn.t_ns, .to_ns = spawned.agent_until};
   close(bar, spawned.host, told);
+  if (spawn.role == "rehearsal") return;  // It has no part in the job.
   const auto rank = ranks.find(spawn.node);
   if (spawn.role == "spare") {
     bar.waits = true;

@@ -117,7 +117,9 @@ void Machine::stay() {
 }
 
 void Machine::maybe_exit() {
-  const auto is_its = [&](Process process) { return is_scheduler(process); };
+  const auto is_its = [&](Process process) {
+    return is_scheduler(process) || process == rehearsals_.under_way();
+  };
   if (workers_leave_ && std::all_of(running_.begin(), running_.end(), is_its)) say_interrupted();
   const bool has_ended = running_.empty() && (is_ending() || workers_done());
   stays_ = has_ended && owes_last_word();

@@ -104,7 +104,8 @@ void Machine::enter(State next) {
   state_ = next;
 }
 
-Machine::Machine(Options options) : options_(std::move(options)), prng_(options_.seed) {
+Machine::Machine(Options options)
+    : options_(std::move(options)), prng_(options_.seed), rehearsals_(options_.rehearsals) {
   if (options_.runs_scheduler) {
     // Of a job that it continues, its first one counts as a successor, which has a journal.
     places_.push_back({.node_id = kSchedulerNode,
@@ -118,6 +119,7 @@ Actions Machine::step(const Event& event) {
   event_ = event.index();
   if (state_ != State::kExited) {
     std::visit([&](const auto& e) { on(e); }, event);
+    maybe_rehearse();
     if (!spares_told_ && link_ == Link::kUp && state_ == State::kRunning) tell_state();
     maybe_exit();
   }
@@ -227,6 +229,7 @@ void Machine::on(const PauseOver& e) {
   gave_up_ = gave_up_ || e.pause == last_word_;
   if (state_ != State::kRunning) return;
   start_owed([&](const Owed& owed) { return owed.pause == e.pause; });
+  if (rehearsals_.over(e.pause)) rehearsal_takes_too_long();
   for (auto& place : places_) {
     if (place.pause != e.pause) continue;
     place.pause = 0;
@@ -248,18 +251,20 @@ void Machine::on(const SpareReady& e) {
 void Machine::on(const Looked& e) {
   std::map<Process, int> counts;
   for (const Process process : e.stopped) {
-    if (!running_.contains(process)) continue;
+    if (!running_.contains(process) || process == rehearsals_.under_way()) continue;
     // If this agent has missed a look, it stood still itself: count anew.
     const int looks = 1 + (e.on_time ? stopped_[process] : 0);
     counts[process] = looks;
     if (looks < kStoppedLooks || !ended_.emplace(process, wire::Ending::Kind::kWasStopped).second)
       continue;
+    if (is_at_a_place(process)) call_off_rehearsals();
     actions_.push_back(Kill{process, false});
   }
   stopped_ = std::move(counts);
 }
 
 void Machine::on(const Died& died) {
+  if (died.process == rehearsals_.under_way()) return rehearsal_died(died);
   Died e = died;
   heard_end_ = heard_end_ || e.job_ended;
   const auto ended = ended_.find(e.process);
@@ -308,6 +313,7 @@ Exit Machine::failed(const Died& e, const std::string& node_id) {
 }
 
 void Machine::place_died(Place& place, const Died& e) {
+  if (place.role == Role::kWorker) call_off_rehearsals();
   place.previous = std::exchange(place.process, 0);
   place.ending = e.ending;
   place.predecessor = {e.ending, e.error, true};
@@ -374,6 +380,7 @@ void Machine::spare_died(const Died& e) {
 
 void Machine::on(const SpawnFailed& e) {
   running_.erase(e.process);
+  if (e.process == rehearsals_.under_way()) return rehearsal_not_started(e);
   const auto spare = std::find_if(spares_.begin(), spares_.end(),
                                   [&](const Spare& s) { return s.process == e.process; });
   if (spare != spares_.end()) {
@@ -422,6 +429,7 @@ void Machine::tell_state() {
   }
   state.takes = static_cast<std::uint32_t>(std::max(0, options_.takes));
   for (const auto& spare : spares_) state.spares.push_back({spare.node_id, spare.is_ready});
+  state.rehearsals = rehearsals_.verdicts();
   told_ = link_ == Link::kUp;
   spares_told_ = told_;
   send(std::move(state));
@@ -432,6 +440,7 @@ void Machine::on(const Received& e) {
 }
 
 void Machine::receive(const wire::JobProgress& m) {
+  if (rehearsals_.hear_of_step(m.generation)) end_rehearsal();
   if (m.version <= version_) return;
   version_ = m.version;
   generation_ = m.generation;
@@ -461,6 +470,7 @@ void Machine::receive(const wire::JobEnded& m) {
 void Machine::receive(const wire::Evict& m) {
   for (const auto& place : places_) {
     if (place.node_id == m.node_id && place.incarnation == m.incarnation && place.process != 0) {
+      call_off_rehearsals();
       ended_.emplace(place.process, wire::Ending::Kind::kWasSilent);
       actions_.push_back(Kill{place.process, false});
     }
@@ -489,6 +499,7 @@ void Machine::receive(const wire::Places& m) {
 std::int32_t Machine::drop_others(const std::set<std::string>& granted) {
   return static_cast<std::int32_t>(std::erase_if(places_, [&](const Place& place) {
     if (place.role != Role::kWorker || granted.contains(place.node_id)) return false;
+    call_off_rehearsals();
     if (place.process != 0) actions_.push_back(Kill{place.process, false});
     return true;
   }));
@@ -496,6 +507,7 @@ std::int32_t Machine::drop_others(const std::set<std::string>& granted) {
 
 bool Machine::take_lacking(std::set<std::string> granted) {
   for (const auto& place : places_) granted.erase(place.node_id);
+  if (!granted.empty()) call_off_rehearsals();
   for (const auto& node_id : granted) {
     places_.push_back({.node_id = node_id});
     options_.takes -= options_.takes > 0 ? 1 : 0;
@@ -511,6 +523,7 @@ void Machine::receive(const wire::Refused& m) {
 
 // A change of another book: what came between is lost, so all is asked for.
 void Machine::receive(const wire::Addresses& m) {
+  if (m.base != 0) call_off_rehearsals();  // Somebody has come in the place of another.
   auto book = book_.after(m);
   if (!book) {
     if (m.base != 0) send(wire::AskAddresses{});

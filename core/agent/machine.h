@@ -22,12 +22,11 @@
 #include "base/ids.h"
 #include "base/prng.h"
 #include "core/address_book.h"
+#include "core/agent/rehearsals.h"
 #include "core/table.h"
 #include "wire/messages.h"
 
 namespace holdfast::agent {
-
-using Process = std::uint64_t;  // Names a child for its whole life; never used again.
 
 struct Options {
   std::string job;
@@ -48,6 +47,7 @@ struct Options {
   bool bound_spares = false;      // One for each of `workers`, in place of `spares` for any.
   std::int32_t max_restarts = 3;  // Of one place, or of the spares, without a step made between.
   std::string max_restarts_option = "--max_restarts";  // As its user writes it.
+  RehearsalOptions rehearsals = {};
 };
 
 inline constexpr const char* kSchedulerNode = "scheduler";
@@ -81,6 +81,7 @@ struct Died {  // Seen first by its lifeline (no exit code yet) or by its end it
   Version version = kNoVersion;  // The last step that it has made; kNoVersion: none is known of.
   std::optional<bool> job_ended = {};  // It has heard that the job has ended: well, or not.
   bool is_final = false;  // `error` says what the program has to change, so it would come again.
+  std::optional<std::string> verdict = {};  // What a rehearsal has left: any bytes.
 };
 struct SpawnFailed {
   Process process = 0;
@@ -118,7 +119,7 @@ inline constexpr const char* kEventNames[] = {
 static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
 
 // What must be done.
-enum class Role : std::uint8_t { kScheduler, kWorker, kSpare };
+enum class Role : std::uint8_t { kScheduler, kWorker, kSpare, kRehearsal };
 struct Predecessor {  // How the last process of a place ended. kUnknown: there was none, or so.
   wire::Ending ending;
   std::string error;  // The exception that ended it; empty: none did.
@@ -158,6 +159,9 @@ struct LeaveAddresses {  // For the workers of this host, in place of those befo
 struct Say {
   wire::Reason reason;
 };
+struct Log {  // Only in the log that the reason names.
+  wire::Reason reason;
+};
 struct Stay {  // Nothing of ours runs, but other hosts are to hear of it: at most so long.
   std::int32_t code = 0;  // As of Exit.
   wire::Reason reason;
@@ -169,8 +173,8 @@ struct Exit {  // The agent leaves, once what it has sent is under way. Nothing 
   std::string failed_node;  // Whose log tells more; may be empty.
   bool drained = false;     // The job goes on, and needs this agent no more.
 };
-using Action =
-    std::variant<Spawn, Promote, Send, Kill, WantGrace, WantPause, Say, Exit, LeaveAddresses, Stay>;
+using Action = std::variant<Spawn, Promote, Send, Kill, WantGrace, WantPause, Say, Exit,
+                            LeaveAddresses, Stay, Log>;
 using Actions = std::vector<Action>;
 
 // How far the agent is. Each leads only to those after it.
@@ -247,7 +251,7 @@ class Machine {
   void receive(const wire::Evict& m);
   void receive(const wire::Places& m);
   void receive(const wire::Addresses& m);
-  void receive(const wire::Waiting& m) { actions_.push_back(Say{m.reason}); }
+  void receive(const wire::Waiting& m);
   void wait_for_places(std::int32_t places);
   template <class Other>
   void receive(const Other&) {}
@@ -262,6 +266,18 @@ class Machine {
   std::deque<Spare>::iterator spare_for(const Place& place);
   void add_spare(const std::string& node_id);
   void end_spares();
+  void maybe_rehearse();
+  void end_rehearsal();
+  void call_off_rehearsals();
+  void rehearsal_died(const Died& e);
+  void rehearsal_not_started(const SpawnFailed& e);
+  void rehearsal_takes_too_long();
+  void judge_rehearsal(wire::RehearsalState verdict);
+  [[nodiscard]] bool is_at_a_place(Process process) const;
+  [[nodiscard]] std::vector<std::string> rehearsed_places() const;
+  [[nodiscard]] Rehearsals::Pause pauses() {
+    return [this](Duration how_long) { return pause(how_long); };
+  }
   [[nodiscard]] bool is_needed(const std::string& spare_of) const;
   void start_owed(const std::function<bool(const Owed&)>& due);
   std::uint64_t pause(Duration how_long);
@@ -307,6 +323,7 @@ class Machine {
   std::map<Process, int> stopped_;               // In how many looks on end.
   std::map<Process, wire::Ending::Kind> ended_;  // By us, and why: no fault of their own.
   std::vector<Owed> owed_;                       // Spares.
+  Rehearsals rehearsals_;
   std::uint64_t next_pause_ = 1;
   Process next_process_ = 1;
   std::int32_t spare_failures_ = 0;
@@ -316,7 +333,7 @@ class Machine {
   Link link_ = Link::kNever;   // To the scheduler.
   bool is_far_ = false;
   bool told_ = false;            // Its newest state was said to a scheduler,
-  bool spares_told_ = true;      // and which spares it has.
+  bool spares_told_ = true;      // and which spares and verdicts it has.
   bool heard_end_ = false;       // Of the job, from the scheduler or from a process of its own.
   bool stays_ = false;           // Only for what other hosts have to hear, or may need.
   bool gave_up_ = false;         // It stays for nobody, from now on.

@@ -39,22 +39,28 @@ class AgentTest : public ::testing::Test {
     options.spares = spares;
     options.bound_spares = spares == kBound;
     options.max_restarts = max_restarts;
+    options.rehearsals = options_;
     machine_.emplace(std::move(options));
     step(Started{});
   }
 
   void step(const Event& event) {
+    done_.clear();
     for (auto& action : machine_->step(event)) {
       if (const auto* spawn = std::get_if<Spawn>(&action)) {
         if (spawn->role == Role::kSpare)
           spares_.push_back(*spawn);
+        else if (spawn->role == Role::kRehearsal)
+          rehearsals_.push_back(*spawn);
         else
           places_[spawn->node_id] = *spawn;
         ++spawned_;
       } else if (const auto* promotion = std::get_if<Promote>(&action)) {
         promoted_.push_back(*promotion);
+        done_.emplace_back("promote");
       } else if (const auto* kill = std::get_if<Kill>(&action)) {
         killed_.push_back(*kill);
+        done_.emplace_back("kill");
       } else if (const auto* send = std::get_if<Send>(&action)) {
         said_.push_back(send->message);
       } else if (const auto* left = std::get_if<LeaveAddresses>(&action)) {
@@ -67,6 +73,8 @@ class AgentTest : public ::testing::Test {
         stays_.push_back(*stay);
       } else if (const auto* say = std::get_if<Say>(&action)) {
         told_.push_back(say->reason);
+      } else if (const auto* log = std::get_if<Log>(&action)) {
+        logged_.push_back(log->reason);
       } else if (std::holds_alternative<WantGrace>(action)) {
         ++graces_;
       }
@@ -91,6 +99,11 @@ class AgentTest : public ::testing::Test {
   std::optional<Machine> machine_;
   std::map<std::string, Spawn> places_;  // The newest of each.
   std::vector<Spawn> spares_;
+  RehearsalOptions options_;
+  std::vector<Spawn> rehearsals_;
+  std::vector<Reason> logged_;
+  std::vector<std::string>
+      done_;  // At the newest event: in which order it has killed and promoted.
   std::vector<Promote> promoted_;
   std::vector<Kill> killed_;
   std::vector<wire::Message> said_;

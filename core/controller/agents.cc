@@ -42,6 +42,7 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   agent.host = m.host;
   agent.takes = m.takes;
   agent.spares = m.spares;
+  agent.rehearsals = m.rehearsals;
   hear_agent(agent);
   look_at_hosts(now_ + options_.host_silence);
   std::erase_if(missing_, [&](const Agent& missed) { return missed.agent_id == m.agent_id; });
@@ -94,6 +95,10 @@ std::optional<Reason> Machine::too_much(const wire::AgentState& m, std::size_t p
   }
   for (const auto& spare : m.spares) {
     if (!why) why = excess({&spare.node_id});
+  }
+  if (!why) why = more_than(m.rehearsals.size(), places, "rehearsals");
+  for (const auto& rehearsal : m.rehearsals) {
+    if (!why) why = excess({&rehearsal.node_id});
   }
   return why;
 }

@@ -125,6 +125,7 @@ struct Agent {
   bool has_others = false;             // It has places as well that it has lost for good.
   std::uint32_t takes = 0;             // As of wire::AgentState, as is the next.
   std::vector<wire::SpareState> spares;
+  std::vector<wire::RehearsalState> rehearsals;
   bool is_told = false;  // Of progress, from the next on.
   Instant heard{};
   Duration gap{};                   // The longest between two words; old ones count ever less.

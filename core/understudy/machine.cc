@@ -7,6 +7,9 @@
 #include "base/text.h"
 
 namespace holdfast::understudy {
+
+using wire::Verdict;
+
 namespace {
 
 std::optional<std::string> first_of(const std::vector<Note>& rank, const std::vector<Note>& own) {
@@ -23,11 +26,6 @@ std::optional<std::string> first_of(const std::vector<Note>& rank, const std::ve
 }
 
 }  // namespace
-
-const char* name(Verdict verdict) {
-  constexpr const char* kNames[] = {"equal", "differs", "uncertain", "skipped"};
-  return kNames[static_cast<std::size_t>(verdict)];
-}
 
 std::optional<std::string> first_difference(const Account& rank, const Account& own) {
   if (auto found = first_of(rank.notes, own.notes)) return found;

@@ -35,16 +35,8 @@ struct Account {
   std::map<std::string, std::vector<Note>> exchanges;  // What the rank gave, by group.
 };
 
-enum class Verdict : std::uint8_t {
-  kEqual,
-  kDiffers,    // A successor of the rank would go on with other bits.
-  kUncertain,  // Two rehearsals of the same step, each in a new process, differ from each other.
-  kSkipped,    // The step was not rehearsed to its end.
-};
-[[nodiscard]] const char* name(Verdict verdict);
-
 struct Conclusion {
-  Verdict verdict = Verdict::kEqual;
+  wire::Verdict verdict = wire::Verdict::kEqual;
   std::string what;  // What differs first, in words; of kEqual nothing.
 };
 

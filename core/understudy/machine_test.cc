@@ -9,6 +9,8 @@
 namespace holdfast::understudy {
 namespace {
 
+using wire::Verdict;
+
 // A trainer machine that is led by an understudy, and does what it is told.
 struct Stage {
   Stage() : trainer(trainer::Options{.replacement_timeout = std::chrono::seconds(600)}) {}

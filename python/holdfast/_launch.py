@@ -132,6 +132,7 @@ class Launch:
             *(["--continue"] if self._continues() else []),
             f"--max_restarts={run.max_restarts}",
             f"--spares={run.spares}",
+            *(["--strict_rehearsals"] if run.strict_rehearsals else []),
             str(_PACKAGE / "_shim.sh"),
             sys.executable,
             str(self._round),

@@ -42,6 +42,7 @@ class Run:
     log_dir: Path
     max_restarts: int
     spares: str  # A number, or "all".
+    strict_rehearsals: bool
     master_addr: str
     master_port: int
     sched_port: int
@@ -111,6 +112,11 @@ def _parser() -> argparse.ArgumentParser:
         "spares",
         default="0",
         help="processes that wait, ready, to replace another; all: one per rank",
+    )
+    option(
+        "strict_rehearsals",
+        action="store_true",
+        help="a rehearsal that finds other bits than its rank ends the job",
     )
     option("log_dir", default="holdfast-logs", help="gets worker_<rank>.log and scheduler.log")
     option("redirects", "-r", help="3: output goes to --log-dir only")
@@ -226,6 +232,7 @@ def parse(argv: Sequence[str]) -> Run:
         log_dir=Path(options.log_dir),
         max_restarts=options.max_restarts,
         spares=options.spares,
+        strict_rehearsals=options.strict_rehearsals,
         master_addr=options.master_addr or nodes.address,
         master_port=nodes.master_port,
         sched_port=nodes.port,

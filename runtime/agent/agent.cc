@@ -64,8 +64,10 @@ class Agent {
     if (!left) options_.terminal->say(left.error().what);  // The workers ask the scheduler.
   }
   void carry_out(const agent::Say& action) {
-    options_.terminal->say(wording::in_words(action.reason));
+    const bool warns = action.reason.kind == wire::Reason::Kind::kRehearsalDiffers;
+    options_.terminal->say((warns ? "WARNING: " : "") + wording::in_words(action.reason));
   }
+  void carry_out(const agent::Log& action);
   void carry_out(const agent::Stay& action);
   void carry_out(const agent::Exit& action);
   void show_end() const;
@@ -103,6 +105,8 @@ const char* name(agent::Role role) {
       return "worker";
     case agent::Role::kSpare:
       return "spare";
+    case agent::Role::kRehearsal:
+      return "rehearsal";
   }
   return "?";
 }
@@ -138,7 +142,12 @@ agent::Options machine_options(const AgentOptions& options, const Launch& launch
       .spares = options.spares,
       .bound_spares = options.bound_spares,
       .max_restarts = options.max_restarts,
-      .max_restarts_option = spelled(options, "--max_restarts")};
+      .max_restarts_option = spelled(options, "--max_restarts"),
+      .rehearsals = {.on = launch.settings.rehearsals,
+                     .strict = launch.settings.strict_rehearsals,
+                     .interval = launch.settings.rehearsal_interval,
+                     .at_most = launch.settings.rehearsal_timeout,
+                     .logs = launch.log_directory}};
   if (options.spare_host) {
     made.spare_host = true;
     made.spares = made.takes = options.local_worker_num;
@@ -171,7 +180,8 @@ Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<vo
            .stands_by = launch.stands_by,
            .goes_on = options.continues,
            .logs = &logs_,
-           .spare_share = launch.settings.spare_share},
+           .spare_share = launch.settings.spare_share,
+           .places = machine_options(options, launch).workers},
           [this](agent::Died died) {
             trace_.event("died", {{"process", died.process},
                                   {"exit_code", shell_code(died.ending)},
@@ -255,6 +265,11 @@ void Agent::look() {
 void Agent::beat() {
   if (machine_.beats()) link_.send(wire::Heartbeat{});
   loop_.after(kBeat, [this] { beat(); });
+}
+
+void Agent::carry_out(const agent::Log& action) {
+  const os::Fd log(::open(action.reason.other.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  if (log) (void)os::write_all(log.get(), cat("msrun: ", wording::in_words(action.reason), '\n'));
 }
 
 void Agent::carry_out(const agent::Stay& action) {

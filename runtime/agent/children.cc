@@ -24,6 +24,7 @@ namespace holdfast::runtime {
 namespace {
 
 constexpr int kSpareFd = 3;  // The pipe's number in a spare.
+constexpr std::uint64_t kLongLog = std::uint64_t{1} << 20;
 constexpr Duration kGroupPatience = std::chrono::milliseconds(100);
 
 // Whether the process is stopped and, if the last look found it stopped too, did not run in
@@ -70,6 +71,7 @@ Children::Children(io::Loop& loop, ChildrenOptions options,
       options_(std::move(options)),
       on_died_(std::move(on_died)),
       idle_spares_(may_undo_idle()),
+      folders_(options_.job_directory, options_.places),
       starting_(loop, options_.spare_share, idle_spares_,
                 [tell = std::move(on_ready)](agent::Process process) { tell({process}); }) {}
 
@@ -89,11 +91,19 @@ std::string Children::new_log(const agent::Spawn& what) {
     name = options_.stands_by ? cat("scheduler_", options_.mark, "stands_by.log") : "scheduler.log";
   }
   if (what.role == agent::Role::kSpare) name = cat("spare_", options_.mark, spares_++, ".log");
+  if (what.role == agent::Role::kRehearsal) return rehearsal_log_of(what.node_id);
   std::string path = cat(options_.logs->path(), '/', name);
   // The first process of a place begins a new log. Its successors go on with it, also elsewhere.
   const bool is_first = what.attempt <= 1 && !what.takes_over;
   if (is_first && !options_.goes_on) ::unlink(path.c_str());
   if (what.role != agent::Role::kSpare) logs_[what.node_id] = path;
+  return path;
+}
+
+// One log for all rehearsals of a rank, begun anew when it has become long.
+std::string Children::rehearsal_log_of(const std::string& node_id) const {
+  std::string path = cat(options_.logs->path(), '/', agent::rehearsal_log(node_id));
+  if (size_of(path) > kLongLog) ::unlink(path.c_str());
   return path;
 }
 
@@ -131,11 +141,18 @@ Status Children::spawn(const agent::Spawn& what) {
     environment.push_back(cat("HOLDFAST_SPARE_FD=", kSpareFd));
     if (what.prepares) environment.push_back("HOLDFAST_PREPARE=1");
   }
+  if (what.role == agent::Role::kRehearsal) {
+    if (const auto made = folders_.make(what.node_id, what.attempt == 2); !made) return made.error();
+    running.rehearses = what.node_id;
+    options.idle = starting_.begins_idle();
+    environment.push_back(cat("HOLDFAST_REHEARSE=", what.node_id));
+  }
   auto child = os::spawn(options);
   if (!child) return child.error();
   // A wrapper may have started its program before it became idle.
-  if (starting_.begins_idle() && running.idle) make_group_idle(child->pid);
+  if (options.idle) make_group_idle(child->pid);
   if (what.role == agent::Role::kSpare) starting_.add(what.process, child->pid, running.lifeline);
+  if (what.role == agent::Role::kRehearsal) starting_.add(what.process, child->pid, "");
   running.child = std::move(*child);
   running_[what.process] = std::move(running);
   try {
@@ -228,6 +245,7 @@ void Children::exited(agent::Process process, const os::Exit& exit) {
     died.error = options_.launcher->reason(os::end_of(found->second.log, found->second.log_begin));
     died.is_final = options_.launcher->is_final(died.error);
   }
+  if (!found->second.rehearses.empty()) died.verdict = folders_.take(found->second.rehearses);
   ::unlink(found->second.lifeline.c_str());
   starting_.forget(process);
   running_.erase(found);
@@ -271,6 +289,11 @@ void Children::kill(agent::Process process, bool gently) {
   // An idle process would take long to die.
   if (running.idle) make_group_ordinary(running.child.pid);
   (void)os::signal_group(running.child.pid, gently ? SIGTERM : SIGKILL);
+  // A rehearsal is ended for a recovery, which comes first.
+  if (running.rehearses.empty()) return;
+  loop_.after(kDeadGiveWay, [this, process] {
+    if (const pid_t group = pid_of(process); group != 0) make_group_ordinary(group);
+  });
 }
 
 std::string Children::log_of(const std::string& node_id) const {

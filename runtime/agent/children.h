@@ -27,6 +27,7 @@
 #include "os/spawn.h"
 #include "runtime/agent/launcher.h"
 #include "runtime/agent/log_folder.h"
+#include "runtime/agent/rehearsal_folders.h"
 #include "runtime/agent/starting_spares.h"
 
 namespace holdfast::runtime {
@@ -40,7 +41,8 @@ struct ChildrenOptions {
   bool stands_by = false;  // Its scheduler is not the job's first one.
   bool goes_on = false;    // With the logs that are there, of an agent that has died.
   LogFolder* logs = nullptr;
-  int spare_share = 0;  // HOLDFAST_SPARE_SHARE
+  int spare_share = 0;              // HOLDFAST_SPARE_SHARE
+  std::vector<std::string> places;  // Of this host, whose rehearsals may have left folders.
 };
 
 class Children {
@@ -83,7 +85,8 @@ class Children {
     std::optional<std::uint64_t> child_stopped_at;    // At the last look, as os::stopped_at().
     std::optional<std::uint64_t> trainer_stopped_at;  // The same.
     os::Fd pipe;                                      // To a spare, to tell it its place.
-    bool idle = false;  // It is a spare that is idle, or may be at times.
+    bool idle = false;      // It is a spare that is idle, or may be at times.
+    std::string rehearses;  // The place; empty: it is no rehearsal.
     std::unique_ptr<Watcher> watcher;
   };
 
@@ -92,11 +95,13 @@ class Children {
   void lifeline_ended(agent::Process process, Instant when);
   void exited(agent::Process process, const os::Exit& exit);
   [[nodiscard]] std::string new_log(const agent::Spawn& what);
+  [[nodiscard]] std::string rehearsal_log_of(const std::string& node_id) const;
 
   io::Loop& loop_;
   ChildrenOptions options_;
   std::function<void(agent::Died)> on_died_;
   bool idle_spares_ = false;
+  RehearsalFolders folders_;
   StartingSpares starting_;
   std::uint64_t spares_ = 0;
   std::map<agent::Process, Running> running_;

@@ -58,6 +58,28 @@ nlohmann::ordered_json describe(const controller::Member& member, Rank rank, Sta
           {"loss", std::isfinite(member.loss) ? nlohmann::ordered_json(member.loss) : nullptr}};
 }
 
+const char* in_words(wire::Verdict verdict) {
+  switch (verdict) {
+    case wire::Verdict::kEqual:
+      return "equal";
+    case wire::Verdict::kDiffers:
+      return "differs";
+    case wire::Verdict::kUncertain:
+      return "uncertain";
+    case wire::Verdict::kSkipped:
+      return "skipped";
+  }
+  return "unknown";
+}
+
+nlohmann::ordered_json describe(const wire::RehearsalState& rehearsal) {
+  const bool made = rehearsal.version != kNoVersion;
+  return {{"node_id", rehearsal.node_id},
+          {"version", made ? nlohmann::ordered_json(rehearsal.version) : nullptr},
+          {"verdict", in_words(rehearsal.verdict)},
+          {"sentence", rehearsal.sentence}};
+}
+
 }  // namespace
 
 std::string status_json(const controller::Machine& machine, std::int32_t world_size, bool under_tls,
@@ -75,6 +97,7 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
     ranks.push_back(describe(member, static_cast<Rank>(ranks.size()), head.stage));
   }
   auto spares = nlohmann::ordered_json::array();
+  auto rehearsals = nlohmann::ordered_json::array();
   for (const auto& [link, agent] : machine.agents()) {
     if (agent.is_silent) continue;
     for (const auto& spare : agent.spares) {
@@ -83,6 +106,7 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
                                                           : nlohmann::ordered_json(spare.node_id)},
                         {"state", spare.is_ready ? "ready" : "starting"}});
     }
+    for (const auto& rehearsal : agent.rehearsals) rehearsals.push_back(describe(rehearsal));
   }
   auto without_place = nlohmann::ordered_json::array();
   for (const auto& [who, waits, why] : seekers) {
@@ -109,6 +133,7 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
                                        {"reason", wording::in_words(head.end)},
                                        {"ranks", ranks},
                                        {"spares", spares},
+                                       {"rehearsals", rehearsals},
                                        {"without_place", without_place},
                                        {"recovery_reports", recoveries}};
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

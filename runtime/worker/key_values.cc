@@ -209,7 +209,7 @@ Result<KeyValues::Written> KeyValues::write(wire::Put put) {
     return Error{Blame::kUser, cat("the value of '", put.key, "' has ", put.value.size(),
                                    " bytes; at most are ", wire::kMaxValueBytes)};
   }
-  if (settings_.understudy >= 0) return write_for_itself(std::move(put));
+  if (settings_.rehearse >= 0) return write_for_itself(std::move(put));
   const auto client = this->client();
   if (!client) return client.error();
   const auto wait = std::make_shared<Wait>();

@@ -2,7 +2,7 @@
 // job's end. A value is put once, or changed by version.
 //
 // It has a thread and a connection of its own, made by the first call, so that also a spare without
-// a rank can use it. Nobody else sees what a rehearsal (HOLDFAST_UNDERSTUDY) writes.
+// a rank can use it. Nobody else sees what a rehearsal (HOLDFAST_REHEARSE) writes.
 // When the connection breaks, what was not answered is said again on the next
 // one, and done once. So a call that waits outlasts every death of the scheduler that is shorter
 // than HOLDFAST_SCHEDULER_TIMEOUT.

@@ -14,12 +14,11 @@
 namespace holdfast::runtime {
 
 using understudy::Machine;
-using understudy::Verdict;
+using wire::Verdict;
 
 namespace {
 
 constexpr const char* kVerdict = "verdict";
-constexpr const char* kAgain = "again";
 constexpr std::uint64_t kMostFormer = std::uint64_t{1} << 30;
 
 std::string former_path(const std::string& folder) {
@@ -29,7 +28,7 @@ std::string former_path(const std::string& folder) {
 }  // namespace
 
 Result<std::shared_ptr<Rehearsal>> Rehearsal::begin(const std::string& job_folder, Rank rank,
-                                                    std::function<void()> see_agent) {
+                                                    bool goes_on, std::function<void()> see_agent) {
   auto page = SamplePage::of(job_folder, rank);
   if (!page) return page.error();
   Identity identity = page->identity();
@@ -37,14 +36,10 @@ Result<std::shared_ptr<Rehearsal>> Rehearsal::begin(const std::string& job_folde
   const auto folder = os::Folder::make(identity.directory);
   if (!folder) return folder.error();
   std::optional<understudy::Account> former;
-  const auto said = folder->read_if_there(kVerdict);
-  if (said && *said && (*said)->starts_with(kAgain)) {
+  if (goes_on) {
     auto read = read_recording(former_path(identity.directory));
     if (!read) return read.error();
     former = std::move(read->account);
-    if (const auto removed = folder->remove(kVerdict); !removed) return removed.error();
-  } else if (const auto cleared = folder->clear(); !cleared) {
-    return cleared.error();
   }
   return std::shared_ptr<Rehearsal>(new Rehearsal(*std::move(page), std::move(identity),
                                                   std::move(former), std::move(see_agent)));
@@ -94,7 +89,7 @@ void Rehearsal::arrive() {
   if (!writer) skip(writer.error().what);
   writer->account(own_);
   if (!writer->is_whole()) skip("there is no room to note what the first rehearsal came to");
-  end(kAgain, "");
+  end(std::string(wire::kAgain), "");
 }
 
 void Rehearsal::record(const std::string&, const collective::Exchange&) {}
@@ -137,7 +132,7 @@ void Rehearsal::differ(const std::string& what) {
 }
 
 void Rehearsal::end(const understudy::Conclusion& conclusion) {
-  end(name(conclusion.verdict), conclusion.what);
+  end(wire::name(conclusion.verdict), conclusion.what);
 }
 
 void Rehearsal::end(const std::string& verdict, const std::string& what) {

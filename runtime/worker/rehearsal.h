@@ -24,9 +24,10 @@ namespace holdfast::runtime {
 
 class Rehearsal final : public collective::Tape {
  public:
-  // Errors: the rank shows no steps.
+  // `goes_on`: a former process has rehearsed the step, and said "again". Errors: the rank shows no
+  // steps.
   static Result<std::shared_ptr<Rehearsal>> begin(const std::string& job_folder, Rank rank,
-                                                  std::function<void()> see_agent);
+                                                  bool goes_on, std::function<void()> see_agent);
 
   // The rank's, in a folder of the rehearsal's own.
   [[nodiscard]] const Identity& identity() const { return identity_; }

@@ -131,7 +131,7 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
   auto trace = open_trace(settings, "worker");
   if (!trace) return trace.error();
   control->trace = *std::move(trace);
-  const bool rehearses = settings.understudy >= 0;
+  const bool rehearses = settings.rehearse >= 0;
   const char* role = rehearses ? "understudy" : settings.spare_fd >= 0 ? "spare" : "worker";
   control->trace.event("start",
                        {{"role", role}, {"node", settings.spare_fd >= 0 ? "" : settings.node_id}});
@@ -166,7 +166,7 @@ Result<Identity> Worker::identity() try {
     c.begin();
   }
   if (c.known) return *c.known;
-  if (c.settings.understudy >= 0) {
+  if (c.settings.rehearse >= 0) {
     if (const auto begun = c.begin_rehearsal(); !begun) return begun.error();
     c.known = c.rehearsal->identity();
     return *c.known;

@@ -71,7 +71,7 @@ class Worker {
   // running.
   void on_stop(std::function<bool(Generation)> handler);
 
-  // What is rehearsed (HOLDFAST_UNDERSTUDY), once identity() has returned; null: nothing. Then
+  // What is rehearsed (HOLDFAST_REHEARSE), once identity() has returned; null: nothing. Then
   // there is no scheduler: it leads the trainer machine.
   [[nodiscard]] Rehearsal* rehearsal() const { return shared_rehearsal().get(); }
   [[nodiscard]] const std::shared_ptr<Rehearsal>& shared_rehearsal() const;

@@ -89,10 +89,11 @@ void Worker::Control::lose_scheduler(const Error& why) {
 Status Worker::Control::begin_rehearsal() {
   auto folder = os::runtime_directory(settings.job);
   if (!folder) return folder.error();
-  auto begun = Rehearsal::begin(*folder, settings.understudy, [this] { see_agent(); });
+  auto begun =
+      Rehearsal::begin(*folder, settings.rehearse, settings.attempt == 2, [this] { see_agent(); });
   if (!begun) return begun.error();
   rehearsal = *std::move(begun);
-  rank = settings.understudy;
+  rank = settings.rehearse;
   loop.after(kHeartbeat, [this] { look_after_agent(); });
   thread = std::thread([this] { loop.run(); });
   return {};

@@ -23,7 +23,7 @@ def finish(engine: Engine) -> None:
     from holdfast.mindspore import _shims
 
     _shims.apply(engine, Trainer(engine))
-    if engine.waits_spare and os.environ.get("HOLDFAST_REHEARSE") == "1":
+    if engine.waits_spare and os.environ.get("HOLDFAST_REHEARSING_SPARES") == "1":
         _rehearsal.begin(engine)
     elif engine.waits_spare:
         _rehearsal.wait_for_place(engine)

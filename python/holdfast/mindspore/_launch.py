@@ -44,8 +44,11 @@ def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
             if name != "--version":
                 print("--rehearse  spares run the script beside the job: docs/mindspore.md")
             continue
+        if name in ("--continue", "--strict_rehearsals"):
+            options.append(name)
+            continue
         if name == "--rehearse":  # Ours; it has no value.
-            variables["HOLDFAST_REHEARSE"] = "1"
+            variables["HOLDFAST_REHEARSING_SPARES"] = "1"
             continue
         if not mark and not rest:
             options.append(name)  # Its value is missing, as the native msrun will say.
@@ -60,7 +63,7 @@ def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
     elif rest and rest[0] == "pytest":
         rest = [sys.executable, "-u", "-m", "holdfast._collects", *rest[1:]]
     spares = [option for option in options if option.startswith("--spares")]
-    if variables.get("HOLDFAST_REHEARSE") == "1":
+    if variables.get("HOLDFAST_REHEARSING_SPARES") == "1":
         if any(option != "--spares=all" for option in spares):
             raise ValueError(
                 "--rehearse needs a spare for each rank, which knows it from its start: "

@@ -1,0 +1,221 @@
+// Rehearsals under msrun. Their processes are played by a few lines of shell that write a verdict.
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/testing/job.h"
+#include "base/text.h"
+#include "os/files.h"
+#include "os/spawn.h"
+#include "runtime/agent/idle.h"
+
+namespace holdfast::apps {
+namespace {
+
+// A job of two toys with spares, whose rehearsals run `script`: $f is their folder, and $r the
+// rank.
+void launch(Job& job, const std::string& script, std::vector<std::string> options = {},
+            int steps = 1'000'000) {
+  std::string line =
+      cat("if [ -n \"$HOLDFAST_REHEARSE\" ]; then r=$HOLDFAST_REHEARSE; ",
+          "f=${HOLDFAST_LIFELINE%/*}/rehearsal-$r; ",
+          "say() { printf \"$1\" > $f/new; mv $f/new $f/verdict; }; ", script, "; exit; fi; exec");
+  for (const auto& word : toy_command(job, steps)) line += ' ' + word;
+  options.insert(options.begin(), {"--join", "True", "--worker_num", "2"});
+  if (std::find(options.begin(), options.end(), "--spares") == options.end()) {
+    options.insert(options.end(), {"--spares", "1"});
+  }
+  options.insert(options.end(), {"sh", "-c", line});
+  job.environment.emplace_back("HOLDFAST_REHEARSAL_INTERVAL=0.2");
+  job.launch(options);
+}
+
+std::string folder_of(const Job& job, int rank) {
+  return cat("/dev/shm/holdfast-", ::geteuid(), '/', job.name, "/rehearsal-", rank);
+}
+
+// What `holdfast status` says.
+std::string shown(const Job& job, const std::string& how = "") {
+  os::SpawnOptions options{.argv = {HOLDFAST, "status", "--job", job.name},
+                           .environment = job.environment,
+                           .output = job.folder + "/status"};
+  if (!how.empty()) options.argv.push_back(how);
+  std::filesystem::remove(options.output);
+  const auto child = os::spawn(options);
+  if (child) (void)os::wait_for(child->pidfd.get());
+  return os::tail(options.output, 200);
+}
+
+bool shows(const Job& job, const std::string& words) {
+  return until([&] { return has(shown(job), words); });
+}
+
+std::vector<pid_t> rehearsals(const Job& job, int rank) {
+  return job.processes(cat("HOLDFAST_REHEARSE=", rank));
+}
+
+void interrupt(Job& job) {
+  job.signal(0, SIGINT);
+  EXPECT_EQ(job.wait(), 128 + SIGINT) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Rehearsal, OfEachRankIsShown) {
+  for (const char* spares : {"1", "all"}) {
+    Job job(cat("rehearsed-", spares));
+    launch(job, "env; say \"equal\\n$((5 + r))\\n\\n\"", {"--spares", spares});
+    EXPECT_TRUE(shows(job, "worker 1 rehearsed at step 6: equal")) << shown(job) << job.output();
+    EXPECT_TRUE(has(shown(job), "worker 0 rehearsed at step 5: equal")) << shown(job);
+    const auto json = nlohmann::json::parse(shown(job, "--json"), nullptr, false);
+    EXPECT_EQ(
+        json["rehearsals"][1],
+        (nlohmann::json{{"node_id", "1"}, {"version", 6}, {"verdict", "equal"}, {"sentence", ""}}));
+    EXPECT_EQ(job.status("recoveries"), 0);
+    EXPECT_FALSE(has(job.output(), "rehears")) << job.output();
+    const std::string log = job.log("rehearsal_1.log");
+    EXPECT_TRUE(has(log, "\nMS_NODE_ID=1\n") && has(log, "\nMS_ROLE=MS_WORKER\n") &&
+                has(log, "\nHOLDFAST_ATTEMPT=1\n"))
+        << log;
+    EXPECT_FALSE(has(log, "HOLDFAST_SPARE_FD")) << log;
+    interrupt(job);
+  }
+}
+
+TEST(Rehearsal, ThatDiffersIsToldOnce) {
+  Job job("rehearsal-differs");
+  launch(job, "[ $r = 1 ] || exit 3; say \"differs\\n7\\nthe gradient of w\\n\"; echo x");
+  const std::string block = cat(
+      "msrun: WARNING: rank 1 was rehearsed at step 7: a replacement of it would go on with other "
+      "bits than the rank itself. What differs first: the gradient of w. Details: ",
+      job.logs, "/rehearsal_1.log (docs/rehearsals.md)\n");
+  EXPECT_TRUE(until([&] { return count(job.log("rehearsal_1.log"), "x\n") >= 3; }));
+  EXPECT_EQ(count(job.output(), block), 1U) << job.output();
+  EXPECT_TRUE(shows(job, "worker 1 rehearsed at step 7: differs: the gradient of w")) << shown(job);
+  EXPECT_TRUE(shows(job, "worker 0 not audited: it ended with exit code 3")) << shown(job);
+  EXPECT_FALSE(has(job.output(), "rank 0")) << job.output();
+  EXPECT_EQ(count(job.log("rehearsal_0.log"), "msrun: rank 0 was not audited: "), 1U);
+  EXPECT_EQ(job.status("recoveries"), 0);
+  interrupt(job);
+}
+
+TEST(Rehearsal, GoesOnInASecondProcess) {
+  Job job("rehearsal-again");
+  launch(job,
+         "if [ $HOLDFAST_ATTEMPT = 1 ]; then echo $$ > $f/kept; say \"again\\n7\\n\\n\"; "
+         "elif [ -s $f/kept ]; then say \"differs\\n7\\nw\\n\"; fi");
+  EXPECT_TRUE(shows(job, "worker 0 rehearsed at step 7: differs: w")) << shown(job);
+  EXPECT_TRUE(shows(job, "worker 1 rehearsed at step 7: differs: w")) << shown(job);
+  interrupt(job);
+}
+
+// Not played: the toy itself makes a rank's step again.
+TEST(Rehearsal, OfAProgramThatKeepsAllIsEqual) {
+  Job job("rehearsal-real");
+  job.environment.emplace_back("HOLDFAST_REHEARSAL_INTERVAL=0");
+  auto command = toy_command(job, 1'000'000);
+  command.insert(command.begin(), {"--join", "True", "--worker_num", "2", "--spares", "1"});
+  job.launch(command);
+  EXPECT_TRUE(shows(job, "worker 0 rehearsed at step ")) << shown(job) << job.output();
+  EXPECT_TRUE(shows(job, "worker 1 rehearsed at step ")) << shown(job) << job.output();
+  // A fault under way costs nothing, and its successor is rehearsed.
+  for (int i = 0; i < 3; ++i) {
+    const std::string log = job.log("rehearsal_1.log");
+    ASSERT_TRUE(job.kill("MS_NODE_ID=1"));
+    EXPECT_TRUE(until([&] { return job.status("recoveries") == i + 1; })) << job.output();
+    EXPECT_TRUE(until([&] { return job.log("rehearsal_1.log").size() > log.size(); }));
+  }
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::string log = job.log(cat("rehearsal_", rank, ".log"));
+    EXPECT_TRUE(has(log, ": equal\n")) << log;
+    EXPECT_FALSE(has(log, "differs") || has(log, "uncertain") || has(log, "again")) << log;
+  }
+  interrupt(job);
+}
+
+TEST(Rehearsal, OfAProgramThatDoesNotKeepAllNamesWhatDiffersFirst) {
+  Job job("rehearsal-forgets");
+  auto command = toy_command(job, 1'000'000);
+  command.insert(command.begin(), {"--join", "True", "--worker_num", "2", "--spares", "1"});
+  command.insert(command.end(), {"--forgets", "5"});
+  job.launch(command);
+  EXPECT_TRUE(until([&] { return has(job.output(), "What differs first: gradient 2. "); }))
+      << job.output() << job.log("rehearsal_0.log");
+  EXPECT_TRUE(shows(job, ": differs: gradient 2")) << shown(job);
+  interrupt(job);
+}
+
+TEST(Rehearsal, ThatDiffersEndsAStrictJob) {
+  Job job("rehearsal-strict");
+  launch(job, "say \"differs\\n7\\nthe gradient of w\\n\"", {"--strict_rehearsals"});
+  EXPECT_EQ(job.wait(), 1) << job.output();
+  EXPECT_TRUE(has(job.output(), "the job has failed: rank 0 was rehearsed at step 7: "))
+      << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Rehearsal, IsEndedByAFaultAndBeginsAnew) {
+  Job job("rehearsal-fault");
+  launch(job, "[ $r = 0 ] && say \"equal\\n5\\n\\n\" || { echo begins; touch $f/x; sleep 1000; }");
+  ASSERT_TRUE(until([&] { return !rehearsals(job, 1).empty(); })) << job.output();
+  const pid_t pid = rehearsals(job, 1).front();
+  EXPECT_TRUE(until([&] { return std::filesystem::exists(folder_of(job, 1) + "/x"); }));
+  EXPECT_FALSE(std::filesystem::exists(folder_of(job, 0)));
+  ASSERT_TRUE(job.kill("MS_NODE_ID=1"));
+  EXPECT_TRUE(until([&] { return job.status("recoveries") == 1; })) << job.output();
+  EXPECT_TRUE(until([&] { return !rehearsals(job, 1).empty() && rehearsals(job, 1)[0] != pid; }))
+      << job.output();
+  EXPECT_EQ(count(job.log("rehearsal_1.log"), "begins"), 2U);
+  EXPECT_TRUE(has(shown(job), "worker 0 rehearsed at step 5: equal")) << shown(job);
+  EXPECT_FALSE(has(shown(job), "worker 1 ")) << shown(job);
+  // Its own death is no fault.
+  const auto before = rehearsals(job, 1);
+  for (const pid_t one : before) ::kill(one, SIGKILL);
+  EXPECT_TRUE(shows(job, "worker 1 not audited: it was killed by signal 9")) << shown(job);
+  EXPECT_EQ(job.status("recoveries"), 1);
+  interrupt(job);
+}
+
+TEST(Rehearsal, IsIdleAndKilledIfItHangs) {
+  Job job("rehearsal-hangs");
+  job.environment.emplace_back("HOLDFAST_REHEARSAL_TIMEOUT=1");
+  job.environment.emplace_back("HOLDFAST_SPARE_SHARE=0");
+  launch(job, "sleep 1000");
+  ASSERT_TRUE(until([&] { return !rehearsals(job, 0).empty(); })) << job.output();
+  const pid_t pid = rehearsals(job, 0).front();
+  EXPECT_TRUE(!runtime::may_undo_idle() || ::sched_getscheduler(pid) == SCHED_IDLE);
+  EXPECT_TRUE(shows(job,
+                    "worker 0 not audited: it had not ended after 1 s and was killed; see "
+                    "rehearsal_0.log"))
+      << shown(job);
+  EXPECT_TRUE(until([&] { return !rehearsals(job, 1).empty(); })) << job.output();
+  interrupt(job);
+}
+
+TEST(Rehearsal, IsNotOneMomentOfTheJobsEnd) {
+  Job job("rehearsal-end");
+  launch(job, "trap '' TERM; sleep 1000", {}, 1500);
+  ASSERT_TRUE(until([&] { return !rehearsals(job, 0).empty(); })) << job.output();
+  EXPECT_EQ(job.wait(), 0) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(Rehearsal, IsNotThereWithoutSparesOrWhereItIsOff) {
+  for (const char* spares : {"0", "1"}) {
+    Job job(cat("rehearsal-off-", spares));
+    if (*spares == '1') job.environment.emplace_back("HOLDFAST_REHEARSALS=0");
+    launch(job, "echo there", {"--spares", spares}, 1500);
+    EXPECT_EQ(job.wait(), 0) << job.output();
+    EXPECT_FALSE(std::filesystem::exists(job.logs + "/rehearsal_0.log"));
+    EXPECT_TRUE(job.nothing_left());
+  }
+}
+
+}  // namespace
+}  // namespace holdfast::apps
