@@ -221,7 +221,6 @@ Options parse(int argc, char** argv) {
 int main_of_toy(int argc, char** argv) {
   const auto settings = must(config::from_environment(::environ));
   if (settings.role == config::Role::kScheduler) return serve(settings);
-  if (settings.rehearse >= 0) die("it can not be rehearsed");
   const Options options = parse(argc, argv);
   const auto worker = must(Worker::start(settings));
   Toy(options, *worker).run();
