@@ -149,7 +149,6 @@ void add_silent(const Spawned& spawned, const std::map<std::string, std::int64_t
   const Event& spawn = spawned.event;
   Bar bar{.pid = spawn.child, .from_ns = spawn.t_ns, .to_ns = spawned.agent_until};
   close(bar, spawned.host, told);
-  if (spawn.role == "rehearsal") return;  // It has no part in the job.
   const auto rank = ranks.find(spawn.node);
   if (spawn.role == "spare") {
     bar.waits = true;
@@ -167,8 +166,13 @@ std::vector<Lane> lanes_of(const std::vector<File>& files, const Told& told) {
   Lanes lanes;
   std::set<Process> wrote;
   std::map<std::string, std::int64_t> ranks;  // By node.
+  std::set<Process> rehearse;                 // These have no part in the job.
+  for (const auto& spawned : told.spawned) {
+    if (spawned.event.role == "rehearsal") rehearse.emplace(spawned.host, spawned.event.child);
+  }
   for (const auto& file : files) {
     wrote.emplace(file.host, file.pid);
+    if (rehearse.contains({file.host, file.pid})) continue;
     if (file.writer == Writer::kWorker) {
       add_worker(file, told, lanes);
       for (const auto& event : file.events) {
@@ -182,7 +186,8 @@ std::vector<Lane> lanes_of(const std::vector<File>& files, const Told& told) {
     lanes.add(scheduler ? "scheduler" : "agent", -1, std::move(bar));
   }
   for (const auto& spawned : told.spawned) {
-    if (wrote.contains({spawned.host, spawned.event.child})) continue;
+    const Process process{spawned.host, spawned.event.child};
+    if (wrote.contains(process) || rehearse.contains(process)) continue;
     add_silent(spawned, ranks, told, lanes);
   }
   return lanes.take();

@@ -52,6 +52,8 @@ std::vector<File> job() {
           at(3, "spawn", R"("process":2,"child":20,"role":"worker","node":"0")") +
           at(4, "spawn", R"("process":3,"child":21,"role":"worker","node":"1")") +
           at(5, "spawn", R"("process":4,"child":22,"role":"spare","node":"")") +
+          at(6, "spawn", R"("process":6,"child":23,"role":"rehearsal","node":"1")") +
+          at(7, "spawn", R"("process":7,"child":24,"role":"rehearsal","node":"1")") +
           at(101, "died", R"("process":3,"exit_code":-1,"how":"died","detected_ns":100000000)") +
           at(103, "died",
              R"-("process":3,"exit_code":137,"how":"by (SIGKILL)","detected_ns":103000000)-") +
@@ -93,6 +95,7 @@ std::vector<File> job() {
                                                  at(101, "promoted", R"("node":"1")") +
                                                  at(109, "reform", R"("rank":1,"generation":2)") +
                                                  steps(111, 290, 1, 41)));
+  files.push_back(file_of("worker-24.jsonl", at(8, "start", R"("role":"worker","node":"1")")));
   return files;
 }
 
@@ -234,6 +237,7 @@ TEST(Read, NoClockMovesATimeBeyondAllBounds) {
 TEST(Lanes, HaveTheSuccessorThePromotedSpareAndTheNextScheduler) {
   const auto files = job();
   const auto history = history_of(files);
+  EXPECT_EQ(lane(history, "node 1"), nullptr);  // Rehearsals have no part in the job.
   const auto* rank = lane(history, "rank 1");
   ASSERT_NE(rank, nullptr);
   ASSERT_EQ(rank->bars.size(), 2U);

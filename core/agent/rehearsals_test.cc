@@ -178,6 +178,19 @@ TEST_F(RehearsalTest, AFaultEndsItFirstAndItBeginsAnew) {
   EXPECT_TRUE(told_.empty());
 }
 
+TEST_F(RehearsalTest, ALateWordOfAStepBeforeTheFaultBeginsNone) {
+  begin();
+  progress(1);
+  dies(at("w0"), 137);
+  is_gone();
+  passes(kSparePatience);  // The recovery takes long.
+  step(SpareReady{spares_.back().process});
+  progress(1);
+  EXPECT_EQ(order(), "0");
+  progress(2);
+  EXPECT_EQ(order(), "00");
+}
+
 TEST_F(RehearsalTest, WhateverIsHeardOfARecoveryEndsIt) {
   const std::vector<std::function<void()>> hears = {
       [&] {

@@ -125,6 +125,7 @@ class Job:
                 node = words.get(b"MS_NODE_ID", b"")
                 first = sum(self.each[:host])
                 here = role == "MS_SCHED" or (node.isdigit() and int(node) in range(first, first + self.each[host]))
+                ours = ours and b"HOLDFAST_REHEARSE" not in words
                 if ours and here and command.startswith(self.program[0].encode()):
                     found.append(int(process.name))
         return found
