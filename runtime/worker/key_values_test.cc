@@ -38,6 +38,7 @@ class KeyValuesTest : public ::testing::Test {
     s.sched_host = "127.0.0.1";
     s.sched_port = port_;
     s.scheduler_timeout = patience;
+    s.rehearse = -1;
     return s;
   }
 
@@ -92,6 +93,25 @@ TEST_F(KeyValuesTest, TheFirstValueStaysAndAllAreToldOfIt) {
   ASSERT_TRUE(one.put("b", big));
   EXPECT_EQ(value_of(waits.get()), "b=" + big);
   EXPECT_EQ(seen.get_future().wait_for(kLong), std::future_status::ready);
+}
+
+TEST_F(KeyValuesTest, NobodyElseSeesWhatARehearsalWrites) {
+  start_scheduler();
+  KeyValues member(settings());
+  config::Settings other = settings();
+  other.rehearse = 0;
+  KeyValues rehearsal(other);
+  ASSERT_TRUE(member.put("a", "1"));
+  ASSERT_TRUE(rehearsal.put("a", "2"));  // It has a value for good.
+  ASSERT_TRUE(rehearsal.put("b", "3"));
+  const auto set = rehearsal.set("a", "4", 1);
+  ASSERT_TRUE(set && set->is_set);
+  EXPECT_EQ(value_of(rehearsal.get({"a"}, {})), "a=4");
+  EXPECT_EQ(value_of(rehearsal.get({"c", "b"}, kLong)), "b=3");
+  EXPECT_FALSE(rehearsal.set("a", "5", 1)->is_set);
+  EXPECT_EQ(value_of(member.get({"a"}, {})), "a=1");
+  EXPECT_EQ(value_of(member.get({"b"}, {})), "nothing");
+  EXPECT_EQ(value_of(rehearsal.get({"a"}, 1ms, 2)), "nothing");
 }
 
 TEST_F(KeyValuesTest, ChangesOfTwoProcessesAreAllMadeThoughTheSchedulerDies) {
