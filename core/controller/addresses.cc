@@ -10,12 +10,12 @@ namespace holdfast::controller {
 // copy on another host is better than none.
 std::vector<PeerPlace> Machine::peer_places() const {
   std::vector<PeerPlace> places;
-  if (memories_.size() <= 1) return places;
+  if (roster_.memories() <= 1) return places;
   std::map<std::string, PeerPlace> first_of;  // By memory. Its domain is what the first has said.
   std::map<std::string, std::uint32_t> domains;
   const PeerPlace* host = nullptr;  // That of the last rank: the next one is likely to share it.
   const std::string* memory = nullptr;
-  for (const Member& member : each()) {
+  for (const Member& member : roster_.each()) {
     const wire::Seat& seat = member.seat;
     if (memory == nullptr || *memory != seat.memory) {
       memory = &seat.memory;
@@ -38,7 +38,7 @@ std::vector<PeerPlace> Machine::peer_places() const {
 
 // Before any rank hears the name of a book, its agent was told of the book.
 void Machine::refresh_book() {
-  if (!std::exchange(is_book_old_, false)) return;
+  if (!roster_.take_moved()) return;
   AddressBook next(peer_places());
   if (next.name() == book_.name()) return;
   const AddressBook before = std::exchange(book_, std::move(next));

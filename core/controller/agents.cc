@@ -120,13 +120,14 @@ void Machine::take_up(Link link, const std::map<std::string, PlaceWord>& former)
   }
   agent.asks.empty() ? (void)askers_.erase(link) : (void)askers_.insert(link);
   for (const auto& node_id : from_others) {
-    if (!assembled()) forget_arrival(node_id);
+    if (!roster_.assembled()) forget_arrival(node_id);
   }
   for (const auto& place : taken) {
-    if (const Rank rank = rank_of(place.node_id); rank != kNoRank) own(rank, agent.agent_id);
+    if (const Rank rank = roster_.rank_of(place.node_id); rank != kNoRank)
+      own(rank, agent.agent_id);
   }
   if (formation_.stage == Stage::kEnded) return;
-  if (!changed_.empty()) store();
+  if (roster_.has_changed()) store();
   untold_.insert(link);
   tell_owners();
   for (const auto& place : taken) {
@@ -158,7 +159,7 @@ void Machine::forget_word(const std::string& node_id) {
 
 // Its host is lost before the ranks are given. Whoever takes its place counts attempts anew.
 void Machine::forget_arrival(const std::string& node_id) {
-  if (const auto early = arrivals_.find(node_id); early != arrivals_.end()) {
+  if (const auto early = roster_.arrivals().find(node_id); early != roster_.arrivals().end()) {
     died(early->second, {.kind = wire::Ending::Kind::kReplaced}, false, 0);
   }
 }
@@ -169,7 +170,7 @@ void Machine::answer_askers() {
   for (const Link link : std::set<Link>(askers_)) {
     take_up(link, {});
   }
-  if (!assembled()) askers_next_ = now_ + options_.host_silence;
+  if (!roster_.assembled()) askers_next_ = now_ + options_.host_silence;
 }
 
 // It is the link of this agent no more.
@@ -197,7 +198,7 @@ bool Machine::speaks_for_a_place(Link link) const {
   if (agent == agents_.end()) return false;
   const auto& nodes = agent->second.nodes;
   return std::any_of(nodes.begin(), nodes.end(), [&](const std::string& node_id) {
-    return !assembled() || rank_of(node_id) != kNoRank;
+    return !roster_.assembled() || roster_.rank_of(node_id) != kNoRank;
   });
 }
 
@@ -223,10 +224,10 @@ void Machine::apply_word_on(const std::string& node_id) {
 }
 
 void Machine::apply_word(const wire::PlaceState& place) {
-  const Rank rank = rank_of(place.node_id);
-  const auto early = arrivals_.find(place.node_id);
-  if (rank == kNoRank && early == arrivals_.end()) return answer_waiting(place.node_id);
-  Member& member = rank != kNoRank ? at(rank) : early->second;
+  const Rank rank = roster_.rank_of(place.node_id);
+  const auto early = roster_.arrivals().find(place.node_id);
+  if (rank == kNoRank && early == roster_.arrivals().end()) return answer_waiting(place.node_id);
+  const Member& member = rank != kNoRank ? roster_.at(rank) : early->second;
   tell_how(member, place);
   const wire::Seat& seat = member.seat;
   const bool same = place.attempt == seat.attempt && place.incarnation == seat.incarnation;
@@ -236,13 +237,13 @@ void Machine::apply_word(const wire::PlaceState& place) {
   if (same && place.alive) {
     const bool lost =
         member.ending.kind == wire::Ending::Kind::kNotHeard || member.state == SeatState::kDead;
-    if (lost && !lease_runs(member)) evict(member);  // It may have missed the first.
+    if (lost && !member.lease_runs()) evict(member);  // It may have missed the first.
   } else if (same || replaced) {
     died(member, place.ending, same && well, place.detected_ns);
     if (rank == kNoRank) return;  // It made room, and is no more.
     if (member.state == SeatState::kOrphaned && !place.alive && well) {
       // The successor has left without a word, and its agent gives the place to nobody else.
-      advance(member, SeatEvent::kEndedWell);
+      roster_.advance(member, SeatEvent::kEndedWell);
       maybe_all_left();
     }
   }  // Else it was said before this incarnation was accepted.
@@ -250,11 +251,11 @@ void Machine::apply_word(const wire::PlaceState& place) {
 }
 
 // A death is told at once. Its agent learns how it came only when the memory is gone.
-void Machine::tell_how(Member& member, const wire::PlaceState& place) {
+void Machine::tell_how(const Member& member, const wire::PlaceState& place) {
   if (place.detected_ns == 0 || place.detected_ns != member.detected_ns) return;
-  const Rank rank = rank_of(place.node_id);
+  const Rank rank = roster_.rank_of(place.node_id);
   if (place.ending == member.ending || rank == kNoRank) return;
-  member.ending = place.ending;
+  roster_.alter(member, [&](Member& changed) { changed.ending = place.ending; });
   note(Note::Kind::kHow, rank,
        {.kind = Reason::Kind::kRankLost,
         .rank = rank,

@@ -27,11 +27,11 @@ constexpr Duration kReturnOfSuspect = std::chrono::seconds(1);
 
 // On the scheduler's own host, what there is to know of a death is known at once.
 bool Machine::watches_hosts() const {
-  if (options_.host_silence == Duration{} || !assembled()) return false;
+  if (options_.host_silence == Duration{} || !roster_.assembled()) return false;
   if (formation_.stage == Stage::kEnded) return false;
-  const bool elsewhere = !options_.own_host.empty() && at(0).seat.host != options_.own_host;
+  const bool elsewhere = !options_.own_host.empty() && roster_.at(0).seat.host != options_.own_host;
   // A place that was given away, and that nobody has taken up yet, may be that of another host.
-  return memories_.size() > 1 || elsewhere || !vacant_.empty();
+  return roster_.memories() > 1 || elsewhere || roster_.has_vacant();
 }
 
 void Machine::hear_agent(Agent& agent) {
@@ -60,21 +60,21 @@ void Machine::host_speaks(const Member& member) {
 
 // None of its processes is connected, and it was here itself.
 bool Machine::has_hung_up(const Agent& agent) const {
-  const auto owned = owned_.find(agent.agent_id);
-  return agent.has_hung_up && owned != owned_.end() &&
-         std::all_of(owned->second.begin(), owned->second.end(),
-                     [&](Rank rank) { return at(rank).link == 0; });
+  const std::set<Rank>& owned = roster_.owned_by(agent.agent_id);
+  return agent.has_hung_up && !owned.empty() &&
+         std::all_of(owned.begin(), owned.end(),
+                     [&](Rank rank) { return roster_.at(rank).link == 0; });
 }
 
 // All have hung up, and the host's kernel lives and says that none of its processes is there. So no
 // fault of the network alone is taken for a loss.
 bool Machine::is_proven_lost(const Agent& agent) const {
   if (!has_hung_up(agent)) return false;
-  const auto& ranks = owned_.at(agent.agent_id);
-  const auto has_lease = [&](Rank rank) { return lease_runs(at(rank)); };
+  const auto& ranks = roster_.owned_by(agent.agent_id);
+  const auto has_lease = [&](Rank rank) { return roster_.at(rank).lease_runs(); };
   return std::any_of(ranks.begin(), ranks.end(), has_lease) &&
          std::none_of(ranks.begin(), ranks.end(),
-                      [&](Rank rank) { return has_lease(rank) && at(rank).is_there; });
+                      [&](Rank rank) { return has_lease(rank) && roster_.at(rank).is_there; });
 }
 
 // A process may close its connection some time before the one at which it listens, and a host may
@@ -83,9 +83,9 @@ void Machine::ask(Agent& agent) {
   if (now_ >= agent.asks_at) {
     agent.asks_every = std::max(2 * agent.asks_every, kFirstAsked);
     agent.asks_at = now_ + agent.asks_every;
-    for (const Rank rank : owned_.at(agent.agent_id)) {
-      const Member& member = at(rank);
-      if (!lease_runs(member) || !member.is_there || member.seat.endpoint.empty()) continue;
+    for (const Rank rank : roster_.owned_by(agent.agent_id)) {
+      const Member& member = roster_.at(rank);
+      if (!member.lease_runs() || !member.is_there || member.seat.endpoint.empty()) continue;
       emit(Probe{member.seat.node_id, member.seat.incarnation, member.seat.endpoint});
     }
   }
@@ -93,9 +93,11 @@ void Machine::ask(Agent& agent) {
 }
 
 void Machine::on(const NotThere& e) {
-  const Rank rank = rank_of(e.node_id);
-  if (rank == kNoRank || at(rank).seat.incarnation != e.incarnation || at(rank).link != 0) return;
-  at(rank).is_there = false;
+  const Rank rank = roster_.rank_of(e.node_id);
+  if (rank == kNoRank || roster_.at(rank).seat.incarnation != e.incarnation ||
+      roster_.at(rank).link != 0)
+    return;
+  roster_.alter(roster_.at(rank), [](Member& changed) { changed.is_there = false; });
   look_at_hosts(now_);
   check_hosts();
 }
@@ -131,8 +133,8 @@ void Machine::hang_up(const Member& member) {
 void Machine::miss_all_agents() {
   if (!watches_hosts()) return;
   all_are_back_ = now_ + kReturn;
-  for (const auto& [agent_id, ranks] : owned_) {
-    const std::string& host = at(*ranks.begin()).seat.host;
+  for (const auto& [agent_id, ranks] : roster_.owners()) {
+    const std::string& host = roster_.at(*ranks.begin()).seat.host;
     const bool is_suspect = !host.empty() && host == options_.suspect_host;
     const Duration patience = is_suspect ? kReturnOfSuspect : kReturn;
     missing_.push_back(
@@ -161,7 +163,7 @@ void Machine::check_hosts() {
   for (Agent& agent : missing_) check_host(agent, lost);
   std::erase_if(missing_, [](const Agent& agent) { return agent.is_silent; });
   for (const Rank rank : lost) {
-    if (lease_runs(at(rank))) lose(at(rank));
+    if (roster_.at(rank).lease_runs()) lose(roster_.at(rank));
   }
   assign_free_places();
   for (const auto& [memory, ranks] : free_by_memory(lost))
@@ -182,10 +184,8 @@ bool Machine::is_silent_for_long(Agent& agent) {
   const Duration silence = silence_of(agent);
   if (now_ < agent.heard + silence) return not_before(agent.heard + silence);
   Instant spoke = agent.heard;
-  if (const auto owned = owned_.find(agent.agent_id); owned != owned_.end()) {
-    for (const Rank rank : owned->second) {
-      if (at(rank).seat.incarnation != 0) spoke = std::max(spoke, at(rank).heard);
-    }
+  for (const Rank rank : roster_.owned_by(agent.agent_id)) {
+    if (roster_.at(rank).seat.incarnation != 0) spoke = std::max(spoke, roster_.at(rank).heard);
   }
   // What its processes said after its own last beat shows that the host lives.
   if (spoke > agent.heard + std::min(agent.gap, options_.host_silence)) {
@@ -204,8 +204,7 @@ void Machine::check_host(Agent& agent, std::set<Rank>& lost) {
     if (has_hung_up(agent)) ask(agent);
     if (!is_silent_for_long(agent)) return;
   }
-  const auto owned = owned_.find(agent.agent_id);
-  const std::set<Rank> ranks = owned == owned_.end() ? std::set<Rank>() : owned->second;
+  const std::set<Rank> ranks = roster_.owned_by(agent.agent_id);
   agent.is_silent = true;
   // Also the place of a process that was lost before: nobody else would start its successor.
   free_places(agent.agent_id, true);

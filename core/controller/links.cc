@@ -47,12 +47,13 @@ void Machine::on(const Received& e) {
     hear_agent(agent->second);
     agent->second.beats = agent->second.beats || std::holds_alternative<wire::Heartbeat>(e.message);
   }
-  if (Member* member = member_on(e.link)) {
-    hear(*member);  // Also while others are still to come: its lease runs from then on.
+  if (const Member* member = member_on(e.link)) {
+    roster_.hear(*member,
+                 now_);  // Also while others are still to come: its lease runs from then on.
     // It lives after all. What it reported was struck out when it was lost: ask again.
     if (member->state == SeatState::kSilent) {
       host_speaks(*member);
-      advance(*member, SeatEvent::kHeard);
+      roster_.advance(*member, SeatEvent::kHeard);
       if (formation_.stage == Stage::kStopping) assign(rank_at(e.link));
     }
   }
@@ -83,15 +84,15 @@ void Machine::on(const Closed& e) {
   const auto peer = peers_.extract(e.link);
   if (peer.empty() || !peer.mapped().has_seat) return;
   if (peer.mapped().rank == kNoRank) {  // Before the ranks are given it just makes room.
-    count_place(arrivals_.at(peer.mapped().node_id).seat, false);
-    arrivals_.erase(peer.mapped().node_id);
+    roster_.forget_arrival(peer.mapped().node_id);
     return answer_waiting(peer.mapped().node_id);
   }
-  Member& member = at(peer.mapped().rank);
-  member.link = 0;  // Its lease runs on: a lost host closes nothing, and this end notices it late.
+  const Member& member = roster_.at(peer.mapped().rank);
+  // Its lease runs on: a lost host closes nothing, and this end notices it late.
+  roster_.alter(member, [](Member& changed) { changed.link = 0; });
   hang_up(member);
   // Without an agent nobody tells its exit code: a finished process that hung up has left.
-  if (member.seat.attempt == 0) advance(member, SeatEvent::kHungUp);
+  if (member.seat.attempt == 0) roster_.advance(member, SeatEvent::kHungUp);
   maybe_all_left();
 }
 

@@ -9,7 +9,7 @@ using wire::Reason;
 using wire::Stage;
 
 Machine::Machine(Options options, std::optional<wire::Formation> stored)
-    : options_(std::move(options)) {
+    : options_(std::move(options)), roster_(options_.lease, options_.replacement_timeout) {
   if (stored) {
     formation_ = std::move(*stored);
   } else {
@@ -27,21 +27,21 @@ Actions Machine::step(Instant now, const Event& event) {
 
 wire::Formation Machine::formation() const {
   wire::Formation whole = formation_;
-  if (members_.empty()) return whole;
+  if (!roster_.assembled()) return whole;
   whole.roster.clear();
-  for (const auto& member : each()) whole.roster.push_back(member.seat);
+  for (const auto& member : roster_.each()) whole.roster.push_back(member.seat);
   return whole;
 }
 
 void Machine::store() {
   Store store{
       .formation = formation_, .seats = {}, .kept = std::exchange(keeps_, {}), .writers = {}};
-  if (!std::exchange(roster_stored_, roster_stored_ || assembled())) {
+  const std::set<Rank> changed = roster_.take_changed();
+  if (!std::exchange(roster_stored_, roster_stored_ || roster_.assembled())) {
     store.formation = formation();
   } else {
-    for (const Rank rank : changed_) store.seats.emplace(rank, at(rank).seat);
+    for (const Rank rank : changed) store.seats.emplace(rank, roster_.at(rank).seat);
   }
-  changed_.clear();
   emit(std::move(store));
 }
 
@@ -83,16 +83,15 @@ void Machine::on(const Started& e) {
   for (const auto& kept : std::exchange(formation_.roster, {})) {
     const bool resumed = formation_.stage == Stage::kRunning;
     const bool is_empty = kept.incarnation == 0 && !kept.finished;
-    count_place(kept, true);
-    seat({.seat = kept,
-          .state = kept.finished ? SeatState::kFinished
-                   : is_empty    ? SeatState::kDead
-                                 : SeatState::kHeld,
-          .joined = resumed,
-          .heard = now_,
-          .version = kept.finished ? kept.version : formation_.version});
+    roster_.seat({.seat = kept,
+                  .state = kept.finished ? SeatState::kFinished
+                           : is_empty    ? SeatState::kDead
+                                         : SeatState::kHeld,
+                  .joined = resumed,
+                  .heard = now_,
+                  .version = kept.finished ? kept.version : formation_.version});
   }
-  roster_stored_ = assembled();
+  roster_stored_ = roster_.assembled();
   ended_ = ended_rank();
   if (formation_.stage != Stage::kEnded) key_values_.restore(e.kept, e.writers);
   miss_all_agents();
@@ -100,7 +99,7 @@ void Machine::on(const Started& e) {
     emit(End{formation_.success, formation_.end});
     wait_for_agent();
     if (!leaves_at_) leave();
-  } else if (!members_.empty() && formation_.stage != Stage::kRunning) {
+  } else if (roster_.assembled() && formation_.stage != Stage::kRunning) {
     // An order of the unfinished generation may have been carried out: ask anew, under a new
     // number.
     begin({.kind = Reason::Kind::kSchedulerRestarted});
@@ -109,13 +108,13 @@ void Machine::on(const Started& e) {
 
 void Machine::on(const ProvenDead& e) {
   const wire::Ending gone{.kind = wire::Ending::Kind::kGone};
-  if (const auto early = arrivals_.find(e.node_id); early != arrivals_.end()) {
+  if (const auto early = roster_.arrivals().find(e.node_id); early != roster_.arrivals().end()) {
     if (early->second.seat.incarnation == e.incarnation) died(early->second, gone, false, 0);
     return;
   }
-  const Rank rank = rank_of(e.node_id);
-  if (rank == kNoRank || at(rank).seat.incarnation != e.incarnation) return;
-  died(at(rank), gone, at(rank).seat.finished, 0);
+  const Rank rank = roster_.rank_of(e.node_id);
+  if (rank == kNoRank || roster_.at(rank).seat.incarnation != e.incarnation) return;
+  died(roster_.at(rank), gone, roster_.at(rank).seat.finished, 0);
 }
 
 void Machine::on(const TimePassed&) {
@@ -131,7 +130,7 @@ void Machine::on(const TimePassed&) {
   if (formation_.stage == Stage::kAssembling) {
     if (now_ < started_ + options_.topology_timeout) return maybe_tell_arrivals();
     return end(false, {.kind = Reason::Kind::kTooFewCame,
-                       .count = static_cast<std::int64_t>(arrivals_.size()),
+                       .count = static_cast<std::int64_t>(roster_.arrivals().size()),
                        .total = options_.world_size,
                        .awaited = awaited()});
   }
@@ -154,7 +153,7 @@ std::optional<Instant> Machine::deadline() const {
     return next;
   }
   if (waits_for_replacement()) consider(waiting_since_ + options_.replacement_timeout);
-  if (!timers_.empty()) consider(timers_.begin()->first);
+  if (const auto lease = roster_.deadline()) consider(*lease);
   if (has_progress_to_tell()) consider(progress_next_);
   if (watches_hosts() && hosts_look_at_) consider(*hosts_look_at_);
   return next;

@@ -22,7 +22,9 @@
 #include "core/controller/belief.h"
 #include "core/controller/events.h"
 #include "core/controller/key_values.h"
+#include "core/controller/member.h"
 #include "core/controller/outbox.h"
+#include "core/controller/roster.h"
 #include "core/planner/planner.h"
 #include "core/table.h"
 #include "wire/formation.h"
@@ -47,32 +49,6 @@ struct Options {
   Duration agent_patience{};       // How long that agent is waited for, after the end.
 };
 
-// What a seat is: whether a process holds it, and whether its training has ended.
-enum class SeatState : std::uint8_t {
-  kHeld,      // By a process that trains, or starts to.
-  kSilent,    // By a process whose lease has run out; it may live.
-  kDead,      // Its process is dead.
-  kFinished,  // Its training has ended in good order; the process is still here.
-  kOrphaned,  // Its training has ended, but its process died before it was told that all is well.
-  kLeft,      // Its training has ended, and its process has left.
-  kDeserted,  // Its process has ended with exit code 0 without ending its training.
-};
-inline constexpr std::size_t kSeatStates = 7;
-enum class SeatEvent : std::uint8_t {
-  kTakenOver,  // Another process holds it from now on.
-  kTrainingEnded,
-  kDied,       // Not in good order.
-  kEndedWell,  // Exit code 0, or a finished process that is gone.
-  kLeaseOver,
-  kHeard,
-  kHungUp,  // A finished process without an agent has closed its connection.
-};
-inline constexpr std::size_t kSeatEvents = 7;
-[[nodiscard]] const char* name(SeatState state);
-[[nodiscard]] const char* name(SeatEvent event);
-// The table {state × event}. Nothing: the event leaves the state as it is.
-[[nodiscard]] std::optional<SeatState> after(SeatState state, SeatEvent event);
-
 // What leads a job from one wire::Stage to the next.
 enum class StageEvent : std::uint8_t {
   kBegun,     // A new generation.
@@ -83,27 +59,6 @@ enum class StageEvent : std::uint8_t {
 [[nodiscard]] const char* name(StageEvent event);
 // {stage × event}; see core/table.h.
 [[nodiscard]] std::span<const Transition<wire::Stage>> stage_transitions();
-
-// A seat, the process that holds it, and what is known of that. Before the ranks are given, a
-// process that has registered.
-struct Member {
-  wire::Seat seat;
-  Rank rank = kNoRank;  // Not given yet.
-  SeatState state = SeatState::kHeld;
-  Link link = 0;
-  Link newest = 0;                // Of the connections on which this process has registered.
-  bool joined = false;            // It has reported once.
-  wire::Ending ending;            // Of the newest process of the seat that has ended,
-  std::int64_t ended_pid = 0;     // with its number,
-  std::uint64_t detected_ns = 0;  // and when its agent knew.
-  Instant heard{};
-  std::optional<Instant> called{};  // When its silence was first noticed: it has its last call.
-  std::optional<Instant> timer{};   // When it is looked at; not later than its silence counts.
-  Version version = 0;              // By its own Progress.
-  double loss = 0;
-  bool is_free = false;  // The agent whose place it is counts as lost.
-  bool is_there = true;  // Nobody has said NotThere since it was heard last.
-};
 
 // What is at the other end of a connection.
 struct Peer {
@@ -161,16 +116,18 @@ class Machine {
   [[nodiscard]] Generation generation() const { return formation_.generation; }
   [[nodiscard]] const wire::Formation& head() const { return formation_; }  // Without its roster.
   [[nodiscard]] const KeyValues& key_values() const { return key_values_; }
-  [[nodiscard]] bool assembled() const { return !members_.empty(); }
-  [[nodiscard]] const std::vector<Member>& members() const { return members_; }  // By rank.
-  [[nodiscard]] const Member* find(const std::string& node_id) const;
+  [[nodiscard]] bool assembled() const { return roster_.assembled(); }
+  [[nodiscard]] const std::vector<Member>& members() const { return roster_.members(); }
+  [[nodiscard]] const Member* find(const std::string& node_id) const {
+    return roster_.find(node_id);
+  }
   [[nodiscard]] const std::map<Link, Peer>& peers() const { return peers_; }
   [[nodiscard]] const std::map<Link, Agent>& agents() const { return agents_; }
   [[nodiscard]] bool waits_for_place(const std::string& node_id, std::int64_t pid) const;
   // How many members it has looked at so far: its work, as far as it grows with the world.
-  [[nodiscard]] std::uint64_t looks() const { return looks_; }
+  [[nodiscard]] std::uint64_t looks() const { return roster_.looks(); }
   // Who is here before the ranks are given, by node id.
-  [[nodiscard]] const std::map<std::string, Member>& arrivals() const { return arrivals_; }
+  [[nodiscard]] const std::map<std::string, Member>& arrivals() const { return roster_.arrivals(); }
 
  private:
   void on(const Started& e);
@@ -232,56 +189,21 @@ class Machine {
   void assemble();
   void take_over(Rank rank, Link link, const wire::Register& m);
   void welcome(Rank rank);
-  void died(Member& member, const wire::Ending& ending, bool in_good_order,
+  void died(const Member& member, const wire::Ending& ending, bool in_good_order,
             std::uint64_t detected_ns);
   [[nodiscard]] std::optional<wire::Reason> elsewhere(const wire::Register& m) const;
-  [[nodiscard]] const Member* one_with(const std::string& memory) const;
-  void count_place(const wire::Seat& seat, bool in);
   [[nodiscard]] std::vector<PeerPlace> peer_places() const;
   void refresh_book();
 
   // Seats (seats.cc)
-  void seat(Member member);
-  // What is counted of members changes through this only.
-  template <class Change>
-  void alter(Member& member, Change change) {
-    count(member, false);
-    change(member);
-    count(member, true);
-  }
-  void count(const Member& member, bool in);
-  void set_version(Member& member, Version version);
-  void advance(Member& member, SeatEvent event);
-  [[nodiscard]] std::size_t in_state(SeatState state) const {
-    return seats_[static_cast<std::size_t>(state)];
-  }
-  void watch(Member& member);
   void check_leases();
-  void lose(Member& member);
-  void hear(Member& member);
-  [[nodiscard]] Instant silent_at(const Member& member) const;
-  [[nodiscard]] bool lease_runs(const Member& member) const;
-  [[nodiscard]] bool is_timed(const Member& member) const;  // A time is set for what it is in.
+  void lose(const Member& member);
   [[nodiscard]] std::vector<wire::Awaited> awaited() const;
   [[nodiscard]] bool waits_for_replacement() const;
-  [[nodiscard]] Rank rank_of(const std::string& node_id) const;
   [[nodiscard]] Rank rank_at(Link link) const;
-  [[nodiscard]] Member* member_on(Link link);
-  // All looks at members go through these.
-  [[nodiscard]] Member& at(Rank rank) {
-    ++looks_;
-    return members_[static_cast<std::size_t>(rank)];
-  }
-  [[nodiscard]] const Member& at(Rank rank) const {
-    ++looks_;
-    return members_[static_cast<std::size_t>(rank)];
-  }
-  [[nodiscard]] const std::vector<Member>& each() const {
-    looks_ += members_.size();
-    return members_;
-  }
-  void attach(Member& member, Link link, const wire::Register& m);
-  void detach(Member& member);
+  [[nodiscard]] const Member* member_on(Link link);
+  void attach(const Member& member, Link link, const wire::Register& m);
+  void detach(const Member& member);
 
   // Agents (agents.cc)
   [[nodiscard]] bool is_given(const wire::Register& m) const;
@@ -297,7 +219,7 @@ class Machine {
   void tell_who_has_them(Link link);
   void apply_word(const wire::PlaceState& place);
   void apply_word_on(const std::string& node_id);
-  void tell_how(Member& member, const wire::PlaceState& place);
+  void tell_how(const Member& member, const wire::PlaceState& place);
   void evict(const Member& member);
   [[nodiscard]] bool is_own_agent(const std::string& agent_id) const;
   [[nodiscard]] bool speaks_for_a_place(Link link) const;
@@ -333,10 +255,8 @@ class Machine {
   [[nodiscard]] const Agent* owner_here(const std::string& node_id) const;
   [[nodiscard]] Link link_of_agent(const std::string& agent_id) const;
   void own(Rank rank, const std::string& agent_id);
-  void set_owner(Member& member, const std::string& agent_id);
-  void retire(Member& member);
+  void retire(const Member& member);
   void free_places(const std::string& agent_id, bool free);
-  void set_given(Member& member);
   void tell_owners();
   void tell_places(Link link, Agent& agent);
   [[nodiscard]] std::vector<std::string> lacking(const Agent& agent) const;
@@ -394,7 +314,6 @@ class Machine {
   void wait_for_agent();
   void leave();
   [[nodiscard]] Rank ended_rank() const;
-  [[nodiscard]] Rank world_size() const { return static_cast<Rank>(members_.size()); }
 
   void emit(Action action) { outbox_.add(std::move(action)); }
   [[nodiscard]] std::size_t unanswered(Link link) const;
@@ -404,26 +323,11 @@ class Machine {
   void tell_agents(const wire::Message& message);
 
   Options options_;
-  wire::Formation formation_;                     // But for its roster, which is in members_.
-  std::vector<Member> members_;                   // By rank; empty until all processes have come.
-  std::array<std::size_t, kSeatStates> seats_{};  // How many of members_ are in each state.
-  // Of the members whose training has not ended, how many
-  std::size_t absent_ = 0;                     // have no process,
-  std::size_t unjoined_ = 0;                   // have one that has not reported yet.
-  std::map<Version, std::size_t> versions_;    // How many of members_ are at each.
-  std::set<std::pair<Instant, Rank>> timers_;  // As of Member::timer.
-  std::map<std::string, Rank> ranks_;          // By node id.
-  std::map<std::string, Member> arrivals_;     // By node id, until then.
-  bool arrivals_are_told_ = true;              // How many they are.
-  Instant arrivals_next_{};                    // They are not told before.
-  struct Sharers {                             // Processes that share one memory.
-    std::size_t all = 0;
-    std::size_t unreachable = 0;  // Those without an endpoint.
-  };
-  std::map<std::string, Sharers> memories_;  // Of all members and arrivals.
-  std::size_t unreachable_ = 0;              // Of all these.
-  AddressBook book_;                         // Which the agents were told of last.
-  bool is_book_old_ = false;                 // A place has changed since.
+  wire::Formation formation_;  // But for its roster, which is in members_.
+  Roster roster_;
+  bool arrivals_are_told_ = true;  // How many they are.
+  Instant arrivals_next_{};        // They are not told before.
+  AddressBook book_;               // Which the agents were told of last.
   std::map<Link, Peer> peers_;
   std::vector<Link> dismissed_;  // By the event that is being handled.
   // Processes that ask for a place which they can not have yet; there may be several for one.
@@ -436,11 +340,7 @@ class Machine {
   bool owners_have_changed_ = false;  // Since the askers were answered.
   Instant askers_next_{};             // Before the ranks are given: when they are answered again.
   std::set<Link> untold_;  // Agents that are to hear which places they have, if they do not know.
-  std::map<std::string, std::set<Rank>> owned_;  // By Seat::agent, where there is one.
-  std::set<Rank> free_;                          // Whose Member::is_free is true.
-  std::set<Rank> given_;                         // Whose Seat::given is true.
-  std::set<Rank> vacant_;                        // Whose seat no process has.
-  std::vector<std::pair<Link, Rank>> retired_;   // Their processes are to hear it.
+  std::vector<std::pair<Link, Rank>> retired_;  // Their processes are to hear it.
   std::optional<Transfer> transfer_;
   // Agents whose places went to others, or that were to have those of others: nothing moves to
   // them.
@@ -451,7 +351,6 @@ class Machine {
   std::map<std::string, PlaceWord> place_words_;  // By node id.
   KeyValues key_values_;
   std::vector<wire::KeyValue> keeps_;     // To be stored with the next formation.
-  std::set<Rank> changed_;                // The seats, likewise.
   bool roster_stored_ = false;            // Or on its way to it.
   std::map<Rank, wire::Report> reports_;  // Of the generation being formed.
   int round_ = 0;             // Of the orders: 1 for each its own arena, 2 copies from others.
@@ -466,7 +365,6 @@ class Machine {
   Instant all_are_back_{};            // After a restart, also who has no rank.
   std::optional<Instant> leaves_at_;  // At the latest, where an agent is waited for.
   bool left_ = false;
-  mutable std::uint64_t looks_ = 0;
   mutable std::string unspoken_;  // Of the arrivals, one of which no agent had spoken yet.
   Instant now_{};
   Instant started_{};

@@ -115,31 +115,19 @@ std::optional<Reason> not_that_one(const wire::Seat& seat, const wire::Register&
 
 }  // namespace
 
-Rank Machine::rank_of(const std::string& node_id) const {
-  const auto found = ranks_.find(node_id);
-  return found == ranks_.end() ? kNoRank : found->second;
-}
-
 Rank Machine::rank_at(Link link) const {
   const auto found = peers_.find(link);
   return found == peers_.end() || !found->second.has_seat ? kNoRank : found->second.rank;
 }
 
-Member* Machine::member_on(Link link) {
+const Member* Machine::member_on(Link link) {
   const auto found = peers_.find(link);
   if (found == peers_.end() || !found->second.has_seat) return nullptr;
   const Peer& peer = found->second;
-  return peer.rank != kNoRank ? &at(peer.rank) : &arrivals_.at(peer.node_id);
+  return peer.rank != kNoRank ? &roster_.at(peer.rank) : &roster_.arrivals().at(peer.node_id);
 }
 
-const Member* Machine::find(const std::string& node_id) const {
-  const Rank rank = rank_of(node_id);
-  if (rank != kNoRank) return &at(rank);
-  const auto early = arrivals_.find(node_id);
-  return early == arrivals_.end() ? nullptr : &early->second;
-}
-
-void Machine::attach(Member& member, Link link, const wire::Register& m) {
+void Machine::attach(const Member& member, Link link, const wire::Register& m) {
   if (member.link != link) {
     const Link before = member.link;
     detach(member);
@@ -148,81 +136,39 @@ void Machine::attach(Member& member, Link link, const wire::Register& m) {
   Peer& peer = peers_.at(link);
   peer.has_seat = true;
   peer.rank = member.rank;
-  member.link = member.newest = link;
-  const wire::Seat before = member.seat;
-  member.seat.memory = m.memory;
-  member.seat.endpoint = m.endpoint;
-  member.seat.node_id = m.node_id;
-  member.seat.host = m.host;
-  member.seat.domain = m.domain;
-  member.seat.pid = m.pid;
-  member.seat.incarnation = m.incarnation;
-  vacant_.erase(member.rank);
-  member.seat.attempt = m.attempt;
-  count_place(before, false);
-  count_place(member.seat, true);
-  is_book_old_ = is_book_old_ || before.memory != m.memory || before.endpoint != m.endpoint ||
-                 before.domain != m.domain;
-  if (member.rank != kNoRank && member.seat != before) changed_.insert(member.rank);
-  member.is_there = true;
-  hear(member);
-  advance(member, SeatEvent::kHeard);
+  roster_.alter(member, [&](Member& changed) {
+    changed.link = changed.newest = link;
+    changed.seat.memory = m.memory;
+    changed.seat.endpoint = m.endpoint;
+    changed.seat.host = m.host;
+    changed.seat.domain = m.domain;
+    changed.seat.pid = m.pid;
+    changed.seat.incarnation = m.incarnation;
+    changed.seat.attempt = m.attempt;
+    changed.is_there = true;
+  });
+  roster_.hear(member, now_);
+  roster_.advance(member, SeatEvent::kHeard);
 }
 
 // What comes on its connection is not its word any more.
-void Machine::detach(Member& member) {
+void Machine::detach(const Member& member) {
   if (const auto peer = peers_.find(member.link); peer != peers_.end()) {
     peer->second.has_seat = false;
   }
-  member.link = 0;
-}
-
-void Machine::count_place(const wire::Seat& seat, bool in) {
-  if (seat.memory.empty()) return;  // Nobody has had it yet.
-  Sharers& sharers = memories_[seat.memory];
-  const auto add = [&](std::size_t& number) { in ? ++number : --number; };
-  add(sharers.all);
-  if (seat.endpoint.empty()) {
-    add(sharers.unreachable);
-    add(unreachable_);
-  }
-  if (sharers.all == 0) memories_.erase(seat.memory);
-}
-
-// Some process of the job with this memory; of those that can not be reached, if there are such.
-const Member* Machine::one_with(const std::string& memory) const {
-  const Member* some = nullptr;
-  const auto look = [&](const Member& member) {
-    ++looks_;
-    if (member.seat.memory != memory) return;
-    const bool better =
-        some == nullptr || (!some->seat.endpoint.empty() && member.seat.endpoint.empty());
-    if (better) some = &member;
-  };
-  for (const auto& [node_id, member] : arrivals_) look(member);
-  for (const Member& member : members_) look(member);
-  return some;
+  roster_.alter(member, [](Member& changed) { changed.link = 0; });
 }
 
 // Why this process can not take part: it shares no memory with one of the job, and one of the two
 // has no endpoint.
 std::optional<Reason> Machine::elsewhere(const wire::Register& m) const {
-  const auto own = memories_.find(m.memory);
-  const bool is_first = own == memories_.end();
-  const std::size_t others = memories_.size() - (is_first ? 0 : 1);
-  const std::size_t unreachable = unreachable_ - (is_first ? 0 : own->second.unreachable);
-  if (others == 0 || (!m.endpoint.empty() && unreachable == 0)) return std::nullopt;
-  for (const auto& [memory, sharers] : memories_) {
-    if (memory == m.memory) continue;
-    if (!m.endpoint.empty() && sharers.unreachable == 0) continue;
-    const Member* other = one_with(memory);
-    return Reason{.kind = Reason::Kind::kOtherHost,
-                  .node_id = m.node_id,
-                  .host = m.host,
-                  .other = other->seat.node_id,
-                  .other_host = other->seat.host};
-  }
-  return std::nullopt;
+  const Member* other = roster_.out_of_reach(m);
+  if (other == nullptr) return std::nullopt;
+  return Reason{.kind = Reason::Kind::kOtherHost,
+                .node_id = m.node_id,
+                .host = m.host,
+                .other = other->seat.node_id,
+                .other_host = other->seat.host};
 }
 
 void Machine::receive(Link link, const wire::Register& m) {
@@ -246,12 +192,14 @@ void Machine::receive(Link link, const wire::Register& m) {
   }
   peer.node_id = m.node_id;
   peer.incarnation = m.incarnation;
-  if (!assembled()) {
+  if (!roster_.assembled()) {
     admit_early(link, m);
-  } else if (const Rank rank = rank_of(m.node_id); rank == kNoRank) {
+  } else if (const Rank rank = roster_.rank_of(m.node_id); rank == kNoRank) {
     turn_away(link, m,
               {Verdict::Kind::kNever,
-               {.kind = Reason::Kind::kPlacesTaken, .total = world_size(), .node_id = m.node_id}});
+               {.kind = Reason::Kind::kPlacesTaken,
+                .total = roster_.world_size(),
+                .node_id = m.node_id}});
   } else {
     admit(link, rank, m);
   }
@@ -260,12 +208,13 @@ void Machine::receive(Link link, const wire::Register& m) {
 // Before the ranks are given. A process may come while no agent speaks for its place.
 Machine::Verdict Machine::early_verdict_on(const wire::Register& m) const {
   using Kind = Verdict::Kind;
-  if (const auto other = same_number(arrivals_, m.node_id)) {
+  if (const auto other = same_number(roster_.arrivals(), m.node_id)) {
     return {Kind::kNever,
             {.kind = Reason::Kind::kNodeTaken, .node_id = m.node_id, .other = *other}};
   }
-  const auto found = arrivals_.find(m.node_id);
-  const bool is_free = found == arrivals_.end() || found->second.seat.incarnation == m.incarnation;
+  const auto found = roster_.arrivals().find(m.node_id);
+  const bool is_free =
+      found == roster_.arrivals().end() || found->second.seat.incarnation == m.incarnation;
   const bool by_hand = m.attempt == 0 || (!is_free && found->second.seat.attempt == 0);
   if (!is_free && by_hand) {
     return {Kind::kNever,
@@ -282,8 +231,8 @@ void Machine::admit_early(Link link, const wire::Register& m) {
   const Verdict verdict = early_verdict_on(m);
   if (verdict.kind == Verdict::Kind::kWaits) return keep_waiting(link, m, verdict.reason);
   if (verdict.kind == Verdict::Kind::kNever) return turn_away(link, m, verdict);
-  const auto found = arrivals_.find(m.node_id);
-  if (found != arrivals_.end() && found->second.seat.incarnation == m.incarnation) {
+  const auto found = roster_.arrivals().find(m.node_id);
+  if (found != roster_.arrivals().end() && found->second.seat.incarnation == m.incarnation) {
     if (const auto why = not_that_one(found->second.seat, m)) return reject(link, *why);
     if (link < found->second.newest) return dismiss(link);
   }
@@ -291,7 +240,7 @@ void Machine::admit_early(Link link, const wire::Register& m) {
     end(false, *why);
     return tell_end(link);
   }
-  attach(arrivals_[m.node_id], link, m);
+  attach(roster_.arrive(m.node_id), link, m);
   if (may_assemble()) return assemble();
   arrivals_are_told_ = false;
   maybe_tell_arrivals();
@@ -300,9 +249,9 @@ void Machine::admit_early(Link link, const wire::Register& m) {
 // How many are here. Of thousands that come within a second, each is told once or twice.
 void Machine::maybe_tell_arrivals() {
   if (arrivals_are_told_ || now_ < arrivals_next_) return;
-  for (const auto& [node_id, member] : arrivals_) {
+  for (const auto& [node_id, member] : roster_.arrivals()) {
     send(member.link, wire::Waiting{{.kind = Reason::Kind::kAssembling,
-                                     .count = static_cast<std::int64_t>(arrivals_.size()),
+                                     .count = static_cast<std::int64_t>(roster_.arrivals().size()),
                                      .total = options_.world_size}});
   }
   arrivals_are_told_ = true;
@@ -311,42 +260,47 @@ void Machine::maybe_tell_arrivals() {
 
 // Of several hosts, each agent has to have spoken as well: by its silence its host is missed.
 bool Machine::may_assemble() const {
-  if (assembled() || arrivals_.size() != static_cast<std::size_t>(options_.world_size)) {
+  if (roster_.assembled() ||
+      roster_.arrivals().size() != static_cast<std::size_t>(options_.world_size)) {
     return false;
   }
-  if (memories_.size() <= 1) return true;
+  if (roster_.memories() <= 1) return true;
   const auto is_unspoken = [&](const auto& arrival) {
     return arrival.second.seat.attempt != 0 && speaker(arrival.first) == nullptr;
   };
   // From the last one that was found on: the agents of those before it have spoken, most likely.
-  const auto from = arrivals_.lower_bound(unspoken_);
-  auto found = std::find_if(from, arrivals_.end(), is_unspoken);
-  if (found == arrivals_.end()) {
-    found = std::find_if(arrivals_.begin(), from, is_unspoken);
-    if (found == from) found = arrivals_.end();
+  const auto from = roster_.arrivals().lower_bound(unspoken_);
+  auto found = std::find_if(from, roster_.arrivals().end(), is_unspoken);
+  if (found == roster_.arrivals().end()) {
+    found = std::find_if(roster_.arrivals().begin(), from, is_unspoken);
+    if (found == from) found = roster_.arrivals().end();
   }
-  if (found != arrivals_.end()) unspoken_ = found->first;
-  return found == arrivals_.end();
+  if (found != roster_.arrivals().end()) unspoken_ = found->first;
+  return found == roster_.arrivals().end();
 }
 
 void Machine::assemble() {
-  for (const auto& node_id : in_rank_order(arrivals_)) {
-    Member& member = arrivals_.at(node_id);
-    if (const Agent* agent = speaker(node_id)) member.seat.agent = agent->agent_id;
-    seat(std::move(member));
+  for (const auto& node_id : in_rank_order(roster_.arrivals())) {
+    const Agent* agent = speaker(node_id);
+    const Member& member = roster_.give_rank(node_id, agent == nullptr ? "" : agent->agent_id);
+    if (const auto peer = peers_.find(member.link); peer != peers_.end()) {
+      peer->second.rank = member.rank;
+    }
   }
-  arrivals_.clear();
   begin({.kind = Reason::Kind::kJobStarts});
-  for (Rank rank = 0; rank < world_size(); ++rank) apply_word_on(at(rank).seat.node_id);
+  for (Rank rank = 0; rank < roster_.world_size(); ++rank)
+    apply_word_on(roster_.at(rank).seat.node_id);
   std::map<Link, wire::Register> surplus;
   for (const auto& [link, m] : pending_) {
-    if (rank_of(m.node_id) == kNoRank) surplus.emplace(link, m);
+    if (roster_.rank_of(m.node_id) == kNoRank) surplus.emplace(link, m);
   }
   for (const auto& [link, m] : surplus) {
     stop_waiting(link);
     turn_away(link, m,
               {Verdict::Kind::kNever,
-               {.kind = Reason::Kind::kPlacesTaken, .total = world_size(), .node_id = m.node_id}});
+               {.kind = Reason::Kind::kPlacesTaken,
+                .total = roster_.world_size(),
+                .node_id = m.node_id}});
   }
 }
 
@@ -355,8 +309,8 @@ void Machine::assemble() {
 // end them.
 Machine::Verdict Machine::verdict_on(Rank rank, const wire::Register& m) const {
   using Kind = Verdict::Kind;
-  const Member& member = at(rank);
-  const bool is_leased = lease_runs(member);
+  const Member& member = roster_.at(rank);
+  const bool is_leased = member.lease_runs();
   if (const auto why = elsewhere(m)) return {Kind::kNever, *why};
   if (m.attempt == 0 && member.seat.attempt != 0) {
     return {Kind::kNever, {.kind = Reason::Kind::kNewerProcess, .rank = rank}};
@@ -371,7 +325,7 @@ Machine::Verdict Machine::verdict_on(Rank rank, const wire::Register& m) const {
 }
 
 Reason Machine::leased(Rank rank) const {
-  const Member& member = at(rank);
+  const Member& member = roster_.at(rank);
   const auto left = std::chrono::ceil<std::chrono::seconds>(member.heard + options_.lease - now_);
   return {.kind = Reason::Kind::kLeased,
           .rank = rank,
@@ -381,7 +335,7 @@ Reason Machine::leased(Rank rank) const {
 }
 
 void Machine::admit(Link link, Rank rank, const wire::Register& m) {
-  Member& member = at(rank);
+  const Member& member = roster_.at(rank);
   if (m.incarnation == member.seat.incarnation) {
     if (const auto why = not_that_one(member.seat, m)) return reject(link, *why);
     // A process makes one connection after another: here it has said this long ago.
@@ -454,29 +408,29 @@ void Machine::answer_waiting(const std::string& node_id) {
     const auto pending = pending_.find(*link);
     if (pending == pending_.end() || formation_.stage == Stage::kEnded) continue;
     const wire::Register m = pending->second;
-    const Rank rank = rank_of(node_id);
-    if (assembled() && rank == kNoRank) return;
-    const Verdict verdict = assembled() ? verdict_on(rank, m) : early_verdict_on(m);
+    const Rank rank = roster_.rank_of(node_id);
+    if (roster_.assembled() && rank == kNoRank) return;
+    const Verdict verdict = roster_.assembled() ? verdict_on(rank, m) : early_verdict_on(m);
     if (verdict.kind == Verdict::Kind::kWaits) continue;  // That was said already.
     stop_waiting(*link);
-    assembled() ? admit(*link, rank, m) : admit_early(*link, m);
+    roster_.assembled() ? admit(*link, rank, m) : admit_early(*link, m);
   }
 }
 
 void Machine::take_over(Rank rank, Link link, const wire::Register& m) {
-  Member& member = at(rank);
+  const Member& member = roster_.at(rank);
   stop_waiting(link);
-  if (lease_runs(member)) died(member, {.kind = wire::Ending::Kind::kReplaced}, false, 0);
+  if (member.lease_runs()) died(member, {.kind = wire::Ending::Kind::kReplaced}, false, 0);
   if (formation_.stage == Stage::kEnded) return tell_end(link);
   const bool moves = member.seat.memory != m.memory;
-  alter(member, [moves](Member& changed) {
+  roster_.alter(member, [moves](Member& changed) {
     changed.seat.moved = changed.seat.moved || moves;
     changed.seat.finished = false;  // Its successor has to end in good order itself.
     changed.joined = false;
   });
-  set_version(member, formation_.version);  // What the former one said binds only that one.
-  hear(member);
-  advance(member, SeatEvent::kTakenOver);
+  roster_.set_version(member, formation_.version);  // What the former one said binds only that one.
+  roster_.hear(member, now_);
+  roster_.advance(member, SeatEvent::kTakenOver);
   attach(member, link, m);
   // What ranks do together before their first step can not be completed any more (P39).
   const auto put = key_values_.put({.id = 0, .key = wire::kSucceeded, .value = ""});
@@ -496,26 +450,27 @@ void Machine::take_over(Rank rank, Link link, const wire::Register& m) {
 // Tells a process all that it may have missed.
 void Machine::welcome(Rank rank) {
   assign(rank);
-  if (at(rank).seat.finished) send(at(rank).link, wire::Farewell{});
+  if (roster_.at(rank).seat.finished) send(roster_.at(rank).link, wire::Farewell{});
 }
 
-void Machine::died(Member& member, const wire::Ending& ending, bool in_good_order,
+void Machine::died(const Member& member, const wire::Ending& ending, bool in_good_order,
                    std::uint64_t detected_ns) {
   const std::string node_id = member.seat.node_id;
   const Rank rank = member.rank;
   if (rank == kNoRank) {  // Before the ranks are given it just makes room.
     dismiss(member.link);
     detach(member);
-    count_place(member.seat, false);
-    arrivals_.erase(node_id);
+    roster_.forget_arrival(node_id);
     return answer_waiting(node_id);
   }
-  if (!lease_runs(member) && member.state != SeatState::kSilent) return;
-  member.ending = ending;
-  member.ended_pid = member.seat.pid;
-  member.detected_ns = detected_ns;
-  member.heard = now_;
-  advance(member, in_good_order ? SeatEvent::kEndedWell : SeatEvent::kDied);
+  if (!member.lease_runs() && member.state != SeatState::kSilent) return;
+  roster_.alter(member, [&](Member& changed) {
+    changed.ending = ending;
+    changed.ended_pid = changed.seat.pid;
+    changed.detected_ns = detected_ns;
+    changed.heard = now_;
+  });
+  roster_.advance(member, in_good_order ? SeatEvent::kEndedWell : SeatEvent::kDied);
   if (!in_good_order) {  // What it said before may still be under way: it is no longer heard.
     detach(member);
     rank_lost(
@@ -535,11 +490,11 @@ void Machine::died(Member& member, const wire::Ending& ending, bool in_good_orde
 std::vector<wire::Awaited> Machine::awaited() const {
   using Kind = wire::Awaited::Kind;
   std::vector<wire::Awaited> all;
-  for (const auto& [node_id, member] : arrivals_) {
+  for (const auto& [node_id, member] : roster_.arrivals()) {
     if (all.size() < kMaxAwaited) all.push_back({.node_id = node_id});
   }
-  for (Rank rank = 0; rank < world_size() && all.size() < kMaxAwaited; ++rank) {
-    const Member& member = at(rank);
+  for (Rank rank = 0; rank < roster_.world_size() && all.size() < kMaxAwaited; ++rank) {
+    const Member& member = roster_.at(rank);
     if (member.seat.finished) continue;
     if (member.state != SeatState::kHeld) {
       all.push_back({.kind = Kind::kNotReplaced, .rank = rank, .ending = member.ending});

@@ -28,9 +28,9 @@ const Agent* Machine::speaker(const std::string& node_id) const {
 
 // The agent, if it is here, whose place it is, or that speaks for it before the ranks are given.
 const Agent* Machine::owner_here(const std::string& node_id) const {
-  const Rank rank = rank_of(node_id);
+  const Rank rank = roster_.rank_of(node_id);
   if (rank == kNoRank) return speaker(node_id);
-  const Link here = link_of_agent(at(rank).seat.agent);
+  const Link here = link_of_agent(roster_.at(rank).seat.agent);
   return here == 0 ? nullptr : &agents_.at(here);
 }
 
@@ -41,7 +41,7 @@ Link Machine::link_of_agent(const std::string& agent_id) const {
 
 // Before the ranks are given, no host counts as lost. But a silent one may be, and started again.
 Machine::Right Machine::right_to(const std::string& node_id, const Agent& asker) const {
-  const Rank rank = rank_of(node_id);
+  const Rank rank = roster_.rank_of(node_id);
   if (rank == kNoRank) {
     const Agent* other = speaker(node_id);
     if (other == nullptr || other->agent_id == asker.agent_id) return Right::kIts;
@@ -49,7 +49,7 @@ Machine::Right Machine::right_to(const std::string& node_id, const Agent& asker)
     const bool is_lost = may_be_lost && now_ >= other->heard + options_.host_silence;
     return is_lost ? Right::kIts : Right::kNotYet;
   }
-  const Member& member = at(rank);
+  const Member& member = roster_.at(rank);
   const std::string& owner = member.seat.agent;
   if (owner.empty() || owner == asker.agent_id) return Right::kIts;
   if (member.is_free && !is_drained(asker.agent_id)) return Right::kIts;
@@ -60,37 +60,19 @@ Machine::Right Machine::right_to(const std::string& node_id, const Agent& asker)
   return has_owner ? Right::kNotYet : Right::kIts;
 }
 
-void Machine::set_owner(Member& member, const std::string& agent_id) {
-  if (const auto former = owned_.find(member.seat.agent); former != owned_.end()) {
-    former->second.erase(member.rank);
-    if (former->second.empty()) owned_.erase(former);
-  }
-  owners_have_changed_ = true;
-  member.seat.agent = agent_id;
-  member.is_free = false;
-  free_.erase(member.rank);
-  if (!agent_id.empty()) owned_[agent_id].insert(member.rank);
-  changed_.insert(member.rank);
-}
-
 // The agent speaks for this place, and may.
 void Machine::own(Rank rank, const std::string& agent_id) {
-  Member& member = at(rank);
-  if (member.seat.agent == agent_id) {
-    member.is_free = false;
-    free_.erase(rank);
-    return;
-  }
-  const bool had_another = !member.seat.agent.empty();
-  set_owner(member, agent_id);
-  if (!had_another) return;
-  set_given(member);
-  retire(member);
-}
-
-void Machine::set_given(Member& member) {
-  member.seat.given = true;
-  given_.insert(member.rank);
+  const Member& member = roster_.at(rank);
+  const std::string former = member.seat.agent;
+  if (former == agent_id && !member.is_free) return;
+  roster_.alter(member, [&](Member& changed) {
+    changed.seat.agent = agent_id;
+    changed.is_free = false;
+    changed.seat.given = changed.seat.given || (!former.empty() && former != agent_id);
+  });
+  if (former == agent_id) return;
+  owners_have_changed_ = true;
+  if (!former.empty()) retire(member);
 }
 
 // What was changed is stored first.
@@ -120,38 +102,32 @@ void Machine::tell_places(Link link, Agent& agent) {
 
 // Whoever had the place has lost it for good, even if it lives: it hears so when it speaks. Another
 // agent counts its attempts anew. A process of that one may have the place at once.
-void Machine::retire(Member& member) {
-  if (std::exchange(member.seat.incarnation, 0) == 0) return;
-  member.seat.attempt = 0;
-  changed_.insert(member.rank);
-  vacant_.insert(member.rank);
+void Machine::retire(const Member& member) {
+  if (member.seat.incarnation == 0) return;
+  roster_.alter(member,
+                [](Member& changed) { changed.seat.incarnation = changed.seat.attempt = 0; });
   if (member.link != 0) retired_.emplace_back(member.link, member.rank);
-  if (lease_runs(member)) {
+  if (member.lease_runs()) {
     died(member, {.kind = wire::Ending::Kind::kReplaced}, false, 0);
   } else if (member.state == SeatState::kSilent) {
     detach(member);
-    advance(member, SeatEvent::kDied);
+    roster_.advance(member, SeatEvent::kDied);
   }
 }
 
 void Machine::free_places(const std::string& agent_id, bool free) {
   owners_have_changed_ = true;
   if (!free) lost_.erase(agent_id);
-  const auto owned = owned_.find(agent_id);
-  if (owned == owned_.end()) return;
-  for (const Rank rank : owned->second) {
-    at(rank).is_free = free;
-    free ? (void)free_.insert(rank) : (void)free_.erase(rank);
+  for (const Rank rank : std::set<Rank>(roster_.owned_by(agent_id))) {
+    roster_.alter(roster_.at(rank), [free](Member& changed) { changed.is_free = free; });
   }
 }
 
 // Places that it owns, and that its table lacks.
 std::vector<std::string> Machine::lacking(const Agent& agent) const {
   std::vector<std::string> node_ids;
-  const auto owned = owned_.find(agent.agent_id);
-  if (owned == owned_.end()) return node_ids;
-  for (const Rank rank : owned->second) {
-    const wire::Seat& seat = at(rank).seat;
+  for (const Rank rank : roster_.owned_by(agent.agent_id)) {
+    const wire::Seat& seat = roster_.at(rank).seat;
     if (!seat.finished && !agent.nodes.contains(seat.node_id)) node_ids.push_back(seat.node_id);
   }
   return node_ids;
@@ -187,11 +163,8 @@ Link Machine::host_for(std::size_t places, const std::string& not_on,
 void Machine::hand_over(const std::set<Rank>& ranks, Link heir) {
   const std::string agent_id = agents_.at(heir).agent_id;
   for (const Rank rank : ranks) {
-    Member& member = at(rank);
-    forget_word(member.seat.node_id);
-    set_owner(member, agent_id);
-    set_given(member);
-    retire(member);
+    forget_word(roster_.at(rank).seat.node_id);
+    own(rank, agent_id);
   }
   store();
   untold_.insert(heir);
@@ -203,16 +176,16 @@ void Machine::hand_over(const std::set<Rank>& ranks, Link heir) {
 std::map<std::string, std::set<Rank>> Machine::free_by_memory(const std::set<Rank>& ranks) const {
   std::map<std::string, std::set<Rank>> groups;
   for (const Rank rank : ranks) {
-    if (!free_.contains(rank) || at(rank).seat.finished) continue;
-    groups[at(rank).seat.memory].insert(rank);
+    if (!roster_.free().contains(rank) || roster_.at(rank).seat.finished) continue;
+    groups[roster_.at(rank).seat.memory].insert(rank);
   }
   return groups;
 }
 
 // The places of lost hosts go to hosts that would take them: those of one host to one.
 void Machine::assign_free_places() {
-  while (formation_.stage != Stage::kEnded && !free_.empty()) {
-    const auto groups = free_by_memory(free_);
+  while (formation_.stage != Stage::kEnded && !roster_.free().empty()) {
+    const auto groups = free_by_memory(roster_.free());
     const auto taken = std::find_if(groups.begin(), groups.end(), [&](const auto& group) {
       return host_for(group.second.size(), "", "") != 0;
     });
@@ -225,7 +198,7 @@ void Machine::assign_free_places() {
 
 // On every host: what became of these ranks' host.
 void Machine::tell_lost(const std::set<Rank>& ranks, const std::string& heir) {
-  const wire::Seat& seat = at(*ranks.begin()).seat;
+  const wire::Seat& seat = roster_.at(*ranks.begin()).seat;
   const auto host = lost_.find(seat.agent);
   tell_agents(wire::Waiting{{.kind = Reason::Kind::kHostLost,
                              .count = static_cast<std::int64_t>(ranks.size()),
@@ -238,13 +211,13 @@ void Machine::tell_lost(const std::set<Rank>& ranks, const std::string& heir) {
 // Why that can not be; else `transfer` is what is to be done.
 std::optional<Reason> Machine::plan_move(const wire::Move& m, Transfer& transfer) const {
   const Reason not_now{.kind = Reason::Kind::kNotNow, .host = m.from};
-  if (!assembled() || transfer_ || ended_ != kNoRank) return not_now;
+  if (!roster_.assembled() || transfer_ || ended_ != kNoRank) return not_now;
   for (const auto& [link, agent] : agents_) {
     if (agent.host != m.from || agent.is_silent) continue;
     if (!lacking(agent).empty()) return not_now;
     transfer.agents.insert(agent.agent_id);
-    const auto owned = owned_.find(agent.agent_id);
-    if (owned != owned_.end()) transfer.ranks.insert(owned->second.begin(), owned->second.end());
+    const std::set<Rank>& owned = roster_.owned_by(agent.agent_id);
+    transfer.ranks.insert(owned.begin(), owned.end());
   }
   if (transfer.agents.empty() || (transfer.ranks.empty() && !m.drains)) {
     return Reason{.kind = Reason::Kind::kNoSuchHost, .host = m.from};
@@ -314,7 +287,7 @@ bool Machine::carry_out_transfer(const std::set<Rank>& disbelieved) {
   if (!transfer) return false;
   const auto heir = agents_.find(transfer->heir);
   const bool same = std::all_of(transfer->ranks.begin(), transfer->ranks.end(), [&](Rank rank) {
-    const auto word = place_words_.find(at(rank).seat.node_id);
+    const auto word = place_words_.find(roster_.at(rank).seat.node_id);
     return word != place_words_.end() &&
            transfer->agents.contains(agents_.at(word->second.link).agent_id);
   });
@@ -341,15 +314,14 @@ bool Machine::carry_out_transfer(const std::set<Rank>& disbelieved) {
 
 // A host that has others' places besides its own gets rid of them once there is one with fewer.
 void Machine::maybe_balance() {
-  if (given_.empty() || transfer_ || formation_.stage != Stage::kRunning) return;
+  if (roster_.given().empty() || transfer_ || formation_.stage != Stage::kRunning) return;
   if (!has_proven_ || !unproven_.empty() || ended_ != kNoRank) return;
   std::map<std::string, std::set<Rank>> by_owner;
-  for (const Rank rank : given_) by_owner[at(rank).seat.agent].insert(rank);
+  for (const Rank rank : roster_.given()) by_owner[roster_.at(rank).seat.agent].insert(rank);
   for (const auto& [owner, given] : by_owner) {
     const Link link = link_of_agent(owner);
-    const auto owned = owned_.find(owner);
-    if (link == 0 || owned == owned_.end()) continue;
-    if (given.size() == owned->second.size()) continue;  // It has none of its own.
+    const std::set<Rank>& owned = roster_.owned_by(owner);
+    if (link == 0 || given.size() == owned.size()) continue;  // It has none of its own.
     const Agent& full = agents_.at(link);
     for (const auto& [heir_link, heir] : agents_) {
       const bool is_better = heir.nodes.size() + given.size() < full.nodes.size();

@@ -75,8 +75,8 @@ void Machine::begin(Reason cause) {
   // The number must be durable before anyone sees it: after a crash it could be given twice.
   store();
   note(Note::Kind::kStop, kNoRank, formation_.cause);
-  for (Rank rank = 0; rank < world_size(); ++rank) {
-    if (!at(rank).seat.finished) assign(rank);
+  for (Rank rank = 0; rank < roster_.world_size(); ++rank) {
+    if (!roster_.at(rank).seat.finished) assign(rank);
   }
 }
 
@@ -84,7 +84,7 @@ void Machine::begin(Reason cause) {
 void Machine::assign(Rank rank) {
   refresh_book();
   wire::Assignment part{.rank = rank,
-                        .world_size = world_size(),
+                        .world_size = roster_.world_size(),
                         .run_id = formation_.run_id,
                         .generation = formation_.generation,
                         .stage = formation_.stage,
@@ -94,15 +94,16 @@ void Machine::assign(Rank rank) {
                         .cause = formation_.cause,
                         .addresses = book_.name()};
   if (repairing_.contains(rank)) part.order = formation_.orders[static_cast<std::size_t>(rank)];
-  send(at(rank).link, std::move(part));
+  send(roster_.at(rank).link, std::move(part));
 }
 
 void Machine::rank_lost(Rank rank, const Reason& cause, std::uint64_t detected_ns) {
   if (formation_.stage == Stage::kEnded) return;
   // An agent under another kernel has another clock.
-  const bool by_our_clock = at(rank).seat.memory.starts_with(options_.boot);
+  const bool by_our_clock = roster_.at(rank).seat.memory.starts_with(options_.boot);
   note(Note::Kind::kFault, rank, cause, by_our_clock ? detected_ns : 0);
-  if (at(rank).seat.finished) return;  // Nobody waits for it; begin() comes with its successor.
+  if (roster_.at(rank).seat.finished)
+    return;  // Nobody waits for it; begin() comes with its successor.
   if (formation_.stage == Stage::kStopping) {
     reports_.erase(rank);
     waiting_since_ = now_;
@@ -115,9 +116,9 @@ void Machine::receive(Link link, const wire::Report& said_here) {
   const Rank rank = rank_at(link);
   if (rank == kNoRank || formation_.stage != Stage::kStopping) return;
   wire::Report m = said_here;
-  if (m.generation != formation_.generation || at(rank).seat.finished) return;
-  if (m.held.size() > members_.size()) m.held.resize(members_.size());  // P44
-  if (at(rank).seat.moved) {
+  if (m.generation != formation_.generation || roster_.at(rank).seat.finished) return;
+  if (m.held.size() > roster_.members().size()) m.held.resize(roster_.members().size());  // P44
+  if (roster_.at(rank).seat.moved) {
     moved_.insert(rank);
     // What its memory holds of its former stay is of no use but to show how far the job was.
     if (m.version != kNoVersion) formation_.reached = std::max(formation_.reached, m.version);
@@ -126,7 +127,7 @@ void Machine::receive(Link link, const wire::Report& said_here) {
   }
   const Said said = said_by(rank, m);
   if (!is_sound(said)) return disbelieve(rank, m.version, said.told);
-  alter(at(rank), [](Member& member) { member.joined = true; });
+  roster_.alter(roster_.at(rank), [](Member& member) { member.joined = true; });
   reports_[rank] = m;
   maybe_plan();
 }
@@ -135,13 +136,13 @@ Said Machine::said_by(Rank rank, const wire::Report& report) const {
   return {.rank = rank,
           .version = report.version,
           .staged = report.staged,
-          .told = std::max(formation_.version, at(rank).version),
+          .told = std::max(formation_.version, roster_.at(rank).version),
           .private_is_own = report.private_is_own};
 }
 
 // Its process can not be trusted with its state: another one shall look at that.
 void Machine::disbelieve(Rank rank, Version said, Version possible) {
-  Member& member = at(rank);
+  const Member& member = roster_.at(rank);
   const Reason why{.kind = Reason::Kind::kImpossible,
                    .rank = rank,
                    .pid = member.seat.pid,
@@ -150,9 +151,11 @@ void Machine::disbelieve(Rank rank, Version said, Version possible) {
   refuse(member.link, why);
   evict(member);
   detach(member);
-  member.ending = {};
-  advance(member, SeatEvent::kDied);
-  member.heard = now_;
+  roster_.alter(member, [&](Member& changed) {
+    changed.ending = {};
+    changed.heard = now_;
+  });
+  roster_.advance(member, SeatEvent::kDied);
   rank_lost(rank, why, 0);
   answer_waiting(member.seat.node_id);
 }
@@ -162,8 +165,8 @@ void Machine::disbelieve(Rank rank, Version said, Version possible) {
 // hold is not counted.
 bool Machine::disbelieve_some(std::set<Rank>& ended) {
   std::vector<Said> all;
-  for (Rank rank = 0; rank < world_size(); ++rank) {
-    const wire::Seat& seat = at(rank).seat;
+  for (Rank rank = 0; rank < roster_.world_size(); ++rank) {
+    const wire::Seat& seat = roster_.at(rank).seat;
     all.push_back(seat.finished ? Said{.rank = rank,
                                        .version = seat.version,
                                        .staged = seat.version,
@@ -173,7 +176,7 @@ bool Machine::disbelieve_some(std::set<Rank>& ended) {
   const Belief belief = believe(all);
   bool waits = false;
   for (const Rank rank : belief.impossible) {
-    if (at(rank).seat.finished) {
+    if (roster_.at(rank).seat.finished) {
       ended.insert(rank);
     } else {
       disbelieve(rank, reports_.at(rank).version, belief.version);
@@ -201,9 +204,9 @@ Machine::HeldCopies Machine::held_copies() const {
   for (const auto& [rank, report] : reports_) {
     for (const wire::HeldCopy& held : report.held) {
       auto& copies = all[held.ward];
-      const planner::Holder holder = world_size() + rank;
+      const planner::Holder holder = roster_.world_size() + rank;
       const bool again = !copies.empty() && copies.back().holder == holder;
-      const bool is_other = held.ward != rank && held.ward >= 0 && held.ward < world_size();
+      const bool is_other = held.ward != rank && held.ward >= 0 && held.ward < roster_.world_size();
       if (is_other && !again) copies.push_back({holder, held.version, held.staged});
     }
   }
@@ -214,11 +217,11 @@ Machine::HeldCopies Machine::held_copies() const {
 // memory holds one version, so only the private part of a version 0 ever differs. Who only holds
 // has nothing to do: a staged private part is that of the next version.
 void Machine::give(const planner::Order& order) {
-  if (order.holder >= world_size()) return;
+  if (order.holder >= roster_.world_size()) return;
   wire::Order& given = formation_.orders[static_cast<std::size_t>(order.holder)];
   const bool is_private = order.shard > 0;
   if (order.source != kNoRank && is_private) {
-    given.private_source = location_of(order.source % world_size(), order.holder);
+    given.private_source = location_of(order.source % roster_.world_size(), order.holder);
   }
   if (given.act == wire::Act::kReceive || order.act == wire::Act::kKeep) return;
   given.act = order.act;
@@ -228,8 +231,8 @@ void Machine::give(const planner::Order& order) {
 
 // Where `asker` finds what `holder` has.
 wire::Location Machine::location_of(Rank holder, Rank asker) {
-  const wire::Seat& source = at(holder).seat;
-  const bool shared = source.memory == at(asker).seat.memory;
+  const wire::Seat& source = roster_.at(holder).seat;
+  const bool shared = source.memory == roster_.at(asker).seat.memory;
   return {
       .holder = holder, .host = source.host, .endpoint = shared ? std::string() : source.endpoint};
 }
@@ -237,11 +240,14 @@ wire::Location Machine::location_of(Rank holder, Rank asker) {
 void Machine::maybe_plan() {
   if (formation_.stage != Stage::kStopping || reports_.empty()) return;
   // Who can not go on together shall hear it at once; else all reports are waited for.
-  const std::size_t out =
-      in_state(SeatState::kFinished) + in_state(SeatState::kOrphaned) + in_state(SeatState::kLeft);
-  if (reports_.size() + out < members_.size() && in_state(SeatState::kDeserted) == 0) return;
-  for (Rank rank = 0; rank < world_size(); ++rank) {
-    const Member& member = at(rank);
+  const std::size_t out = roster_.in_state(SeatState::kFinished) +
+                          roster_.in_state(SeatState::kOrphaned) +
+                          roster_.in_state(SeatState::kLeft);
+  if (reports_.size() + out < roster_.members().size() &&
+      roster_.in_state(SeatState::kDeserted) == 0)
+    return;
+  for (Rank rank = 0; rank < roster_.world_size(); ++rank) {
+    const Member& member = roster_.at(rank);
     const bool never_trained = member.seat.finished && member.seat.version == kNoVersion;
     if (never_trained || member.state == SeatState::kDeserted) {
       return end(false, {.kind = Reason::Kind::kEndedWithoutTraining, .rank = rank});
@@ -262,18 +268,18 @@ void Machine::maybe_plan() {
 // What all have reported; of those `without` as if they held nothing.
 planner::Table Machine::table(const std::set<Rank>& disbelieved,
                               const std::set<Rank>& without) const {
-  planner::Table table{.ranks = world_size(),
+  planner::Table table{.ranks = roster_.world_size(),
                        .finished = {},
                        .shards = {{kSharedState, {}}},
                        .reached = formation_.reached};
   HeldCopies held = held_copies();
   for (auto& [ward, copies] : held) {
     std::erase_if(copies, [&](const planner::Copy& copy) {
-      return without.contains(copy.holder - world_size());
+      return without.contains(copy.holder - roster_.world_size());
     });
   }
-  for (Rank rank = 0; rank < world_size(); ++rank) {
-    const wire::Seat& seat = at(rank).seat;
+  for (Rank rank = 0; rank < roster_.world_size(); ++rank) {
+    const wire::Seat& seat = roster_.at(rank).seat;
     if (!seat.finished) {
       wire::Report report = reports_.at(rank);
       if (without.contains(rank)) report.version = report.staged = kNoVersion;
@@ -292,10 +298,10 @@ void Machine::carry_out(const planner::Plan& plan) {
   enter(StageEvent::kPlanned);
   const Version reached = std::max(formation_.reached, plan.version);
   formation_.version = formation_.reached = plan.version;
-  for (Rank rank = 0; rank < world_size(); ++rank) {  // All reach it.
-    if (!at(rank).seat.finished) set_version(at(rank), plan.version);
+  for (Rank rank = 0; rank < roster_.world_size(); ++rank) {  // All reach it.
+    if (!roster_.at(rank).seat.finished) roster_.set_version(roster_.at(rank), plan.version);
   }
-  formation_.orders.resize(members_.size());
+  formation_.orders.resize(roster_.members().size());
   for (const auto& order : plan.orders) give(order);
   for (const Rank rank : moved_) formation_.orders[static_cast<std::size_t>(rank)].moved = true;
   const bool first = begins(plan);
@@ -314,7 +320,7 @@ void Machine::carry_out(const planner::Plan& plan) {
 void Machine::next_round() {
   while (repairing_.empty()) {
     if (++round_ > 2) return resume();
-    for (Rank rank = 0; rank < world_size(); ++rank) {
+    for (Rank rank = 0; rank < roster_.world_size(); ++rank) {
       const auto act = formation_.orders[static_cast<std::size_t>(rank)].act;
       const bool own = act == wire::Act::kFinish || act == wire::Act::kBegin;
       if (round_ == 1 ? own : act == wire::Act::kReceive) repairing_.insert(rank);
@@ -333,8 +339,7 @@ void Machine::resume() {
   note(Note::Kind::kRepaired, kNoRank, formation_.cause);
   enter(StageEvent::kRepaired);
   for (const Rank rank : moved_) {
-    at(rank).seat.moved = false;
-    changed_.insert(rank);
+    roster_.alter(roster_.at(rank), [](Member& changed) { changed.seat.moved = false; });
   }
   moved_.clear();
   formation_.orders.clear();
@@ -342,8 +347,8 @@ void Machine::resume() {
   ended_ = ended_rank();
   store();
   note(Note::Kind::kResume, kNoRank, formation_.cause);
-  for (Rank rank = 0; rank < world_size(); ++rank) {
-    if (at(rank).seat.finished) continue;
+  for (Rank rank = 0; rank < roster_.world_size(); ++rank) {
+    if (roster_.at(rank).seat.finished) continue;
     unproven_.insert(rank);
     assign(rank);
   }
@@ -351,9 +356,9 @@ void Machine::resume() {
 
 // One that will not join the others' group any more, if there is such (P33).
 Rank Machine::ended_rank() const {
-  const auto found = std::find_if(each().begin(), each().end(),
+  const auto found = std::find_if(roster_.each().begin(), roster_.each().end(),
                                   [](const Member& member) { return member.seat.finished; });
-  return found == members_.end() ? kNoRank : found->rank;
+  return found == roster_.members().end() ? kNoRank : found->rank;
 }
 
 // It has made a step in the running generation; who is last to do so ends the recovery.
@@ -369,10 +374,11 @@ void Machine::proven(Rank rank, Version version) {
 void Machine::receive(Link link, const wire::Progress& m) {
   const Rank rank = rank_at(link);
   if (rank == kNoRank || formation_.stage != Stage::kRunning) return;
-  if (m.generation != formation_.generation || at(rank).seat.finished) return;
-  if (m.version < at(rank).version) return disbelieve(rank, m.version, at(rank).version);
-  set_version(at(rank), m.version);
-  at(rank).loss = loss_ = m.loss;
+  if (m.generation != formation_.generation || roster_.at(rank).seat.finished) return;
+  if (m.version < roster_.at(rank).version)
+    return disbelieve(rank, m.version, roster_.at(rank).version);
+  roster_.set_version(roster_.at(rank), m.version);
+  roster_.set_loss(roster_.at(rank), loss_ = m.loss);
   reach(m.version);
   proven(rank, m.version);
   if (!progress_told_) progress_told_.emplace();
@@ -390,15 +396,15 @@ void Machine::reach(Version version) {
 // and a recovery has a better use for the processors.
 bool Machine::has_progress_to_tell() const {
   return formation_.stage == Stage::kRunning && unproven_.empty() && progress_told_ &&
-         *progress_told_ != std::pair(formation_.generation, versions_.begin()->first);
+         *progress_told_ != std::pair(formation_.generation, roster_.least_version());
 }
 
 // How far all ranks are. However many agents there are, so many of them are told in a second.
 void Machine::maybe_tell_progress() {
   if (!has_progress_to_tell() || now_ < progress_next_) return;
-  progress_told_.emplace(formation_.generation, versions_.begin()->first);
+  progress_told_.emplace(formation_.generation, roster_.least_version());
   progress_next_ = now_ + kToldOfProgress * static_cast<Duration::rep>(agents_.size());
-  tell_agents(wire::JobProgress{formation_.generation, versions_.begin()->first, loss_,
+  tell_agents(wire::JobProgress{formation_.generation, roster_.least_version(), loss_,
                                 formation_.recoveries});
 }
 
@@ -406,7 +412,7 @@ void Machine::maybe_tell_progress() {
 void Machine::receive(Link link, const wire::GroupLost& m) {
   const Rank rank = rank_at(link);
   if (rank == kNoRank || formation_.stage != Stage::kRunning) return;
-  if (m.generation != formation_.generation || at(rank).seat.finished) return;
+  if (m.generation != formation_.generation || roster_.at(rank).seat.finished) return;
   if (++groups_lost_ > kMaxGroupsLost) {
     return end(false,
                {.kind = Reason::Kind::kGroupLostTooOften, .rank = rank, .count = kMaxGroupsLost});
@@ -417,18 +423,17 @@ void Machine::receive(Link link, const wire::GroupLost& m) {
 void Machine::receive(Link link, const wire::Finished& m) {
   const Rank rank = rank_at(link);
   if (rank == kNoRank || formation_.stage == Stage::kEnded) return;
-  Member& member = at(rank);
+  const Member& member = roster_.at(rank);
   const Version told = std::max(formation_.version, member.version);
   if (!member.seat.finished && m.version < told) return disbelieve(rank, m.version, told);
   reports_.erase(rank);
   if (!member.seat.finished) {
-    alter(member, [&](Member& changed) {
+    roster_.alter(member, [&](Member& changed) {
       changed.seat.finished = true;
       changed.seat.version = changed.version = m.version;
     });
-    changed_.insert(rank);
     formation_.reached = std::max(formation_.reached, m.version);
-    advance(member, SeatEvent::kTrainingEnded);
+    roster_.advance(member, SeatEvent::kTrainingEnded);
     if (ended_ == kNoRank) ended_ = rank;
     store();
     proven(rank, m.version);
@@ -453,14 +458,16 @@ void Machine::receive(Link link, const wire::Failed& m) {
 }
 
 void Machine::maybe_all_left() {
-  if (formation_.stage == Stage::kEnded || !assembled()) return;
-  const std::size_t gone = in_state(SeatState::kLeft) + in_state(SeatState::kDeserted);
-  if (gone == members_.size()) end(true, {.kind = Reason::Kind::kAllEnded, .total = world_size()});
+  if (formation_.stage == Stage::kEnded || !roster_.assembled()) return;
+  const std::size_t gone =
+      roster_.in_state(SeatState::kLeft) + roster_.in_state(SeatState::kDeserted);
+  if (gone == roster_.members().size())
+    end(true, {.kind = Reason::Kind::kAllEnded, .total = roster_.world_size()});
 }
 
 // All processes of the job have ended in good order, and none has ever asked for a rank.
 void Machine::maybe_nobody_came() {
-  if (assembled() || !arrivals_.empty()) return;
+  if (roster_.assembled() || !roster_.arrivals().empty()) return;
   if (place_words_.size() < static_cast<std::size_t>(options_.world_size)) return;
   const bool all = std::all_of(place_words_.begin(), place_words_.end(), [](const auto& entry) {
     const wire::PlaceState& place = entry.second.place;
@@ -497,9 +504,10 @@ void Machine::leave() {
   if (std::exchange(left_, true)) return;
   tell_end_to_all();
   // Who is cut off just now looks for us, and after a restart all do: they deserve to hear it.
-  const bool unheard = std::any_of(each().begin(), each().end(), [&](const Member& member) {
-    return member.link == 0 && (lease_runs(member) || member.state == SeatState::kSilent);
-  });
+  const bool unheard =
+      std::any_of(roster_.each().begin(), roster_.each().end(), [&](const Member& member) {
+        return member.link == 0 && (member.lease_runs() || member.state == SeatState::kSilent);
+      });
   emit(Leave{unheard || !missing_.empty() || now_ < all_are_back_});
 }
 
