@@ -44,7 +44,7 @@ void Machine::refresh_book() {
   const AddressBook before = std::exchange(book_, std::move(next));
   if (book_.name() == 0) return;  // Nobody looks into any.
   const wire::Addresses changes = book_.since(before);
-  for (auto& [link, agent] : agents_) {
+  for (auto& [link, agent] : agents_.here()) {
     const bool knows = std::exchange(agent.book, book_.name()) == before.name();
     send(link, knows ? changes : book_.whole());
   }
@@ -52,13 +52,13 @@ void Machine::refresh_book() {
 
 // Who is no agent and has no rank has nothing to look for.
 void Machine::receive(Link link, const wire::AskAddresses&) {
-  const auto agent = agents_.find(link);
+  Agent* agent = agents_.find(link);
   const Rank rank = rank_at(link);
-  if (agent == agents_.end() && rank == kNoRank) return;
+  if (agent == nullptr && rank == kNoRank) return;
   if (unanswered(link) >= kMaxUnanswered) return dismiss(link);
   refresh_book();
   if (book_.name() != 0) {
-    if (agent != agents_.end()) agent->second.book = book_.name();
+    if (agent != nullptr) agent->book = book_.name();
     send(link, book_.whole());
   }
   // It may wait for a book that is not the newest any more.

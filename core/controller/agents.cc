@@ -29,31 +29,24 @@ void Machine::receive(Link link, const wire::AgentState& m) {
     return reject(link, *std::move(why));
   }
   // The same agent may come back before the end of its former connection is known.
-  if (const Link former = link_of_agent(m.agent_id); former != 0 && former != link) {
+  if (const Link former = agents_.link_of(m.agent_id); former != 0 && former != link) {
     dismiss(former);
     forget_agent(former);
   }
-  Agent& agent = agents_[link];
+  Agent& agent = agents_.enter(link, m.agent_id);
   const bool is_new = !std::exchange(agent.is_told, true);
   if (is_new) progress_told_.reset();  // It is told with all others.
-  forget_link(agent.agent_id, link);
-  agent_links_[m.agent_id] = link;
-  agent.agent_id = m.agent_id;
   agent.host = m.host;
   agent.takes = m.takes;
   agent.spares = m.spares;
   hear_agent(agent);
   look_at_hosts(now_ + options_.host_silence);
-  std::erase_if(missing_, [&](const Agent& missed) { return missed.agent_id == m.agent_id; });
   if (agent.book != book_.name()) {
     receive(link, wire::AskAddresses{});
     if (peers_.at(link).dismissed) return;  // It has asked for more than it may.
   }
-  std::map<std::string, PlaceWord> former;
-  for (const auto& node_id : std::exchange(agent.nodes, {})) {
-    former.insert(place_words_.extract(node_id));
-  }
-  agent.asks = m.places;
+  const auto former = agents_.take_words(link);
+  agents_.set_asks(link, m.places);
   agent.has_others = false;
   if (is_new) tell_who_has_them(link);
   take_up(link, former);
@@ -102,23 +95,24 @@ std::optional<Reason> Machine::too_much(const wire::AgentState& m, std::size_t p
 // places is heard. `former`: what it has said of them before.
 void Machine::take_up(Link link, const std::map<std::string, PlaceWord>& former) {
   Agent& agent = agents_.at(link);
+  std::vector<wire::PlaceState> asks;
   std::vector<wire::PlaceState> taken;
   std::vector<std::string> from_others;
-  for (auto& place : std::exchange(agent.asks, {})) {
+  for (const auto& place : agent.asks) {
     switch (right_to(place.node_id, agent)) {
       case Right::kIts:
-        if (take_word(link, place)) from_others.push_back(place.node_id);
-        taken.push_back(std::move(place));
+        if (agents_.take_word(link, place)) from_others.push_back(place.node_id);
+        taken.push_back(place);
         break;
       case Right::kNotYet:
-        agent.asks.push_back(std::move(place));
+        asks.push_back(place);
         break;
       case Right::kLost:
         agent.has_others = true;
         break;
     }
   }
-  agent.asks.empty() ? (void)askers_.erase(link) : (void)askers_.insert(link);
+  agents_.set_asks(link, std::move(asks));
   for (const auto& node_id : from_others) {
     if (!roster_.assembled()) forget_arrival(node_id);
   }
@@ -128,33 +122,13 @@ void Machine::take_up(Link link, const std::map<std::string, PlaceWord>& former)
   }
   if (formation_.stage == Stage::kEnded) return;
   if (roster_.has_changed()) store();
-  untold_.insert(link);
+  agents_.set_untold(link);
   tell_owners();
   for (const auto& place : taken) {
     const auto before = former.find(place.node_id);
     if (before == former.end() || before->second.place != place) apply_word(place);
   }
   if (may_assemble()) assemble();
-}
-
-// Whether another agent has spoken for the place until now.
-bool Machine::take_word(Link link, const wire::PlaceState& place) {
-  const auto word = place_words_.find(place.node_id);
-  const bool was_anothers = word != place_words_.end() && word->second.link != link;
-  if (was_anothers) forget_word(place.node_id);
-  agents_.at(link).nodes.insert(place.node_id);
-  place_words_[place.node_id] = {link, place};
-  return was_anothers;
-}
-
-// Of whoever else has spoken for this place. It hears which places it has still.
-void Machine::forget_word(const std::string& node_id) {
-  const auto word = place_words_.extract(node_id);
-  if (word.empty()) return;
-  Agent& agent = agents_.at(word.mapped().link);
-  agent.nodes.erase(node_id);
-  agent.has_others = true;
-  untold_.insert(word.mapped().link);
 }
 
 // Its host is lost before the ranks are given. Whoever takes its place counts attempts anew.
@@ -167,26 +141,17 @@ void Machine::forget_arrival(const std::string& node_id) {
 // Those who ask for places of others may have them by now, if some place has lost its owner.
 void Machine::answer_askers() {
   if (!std::exchange(owners_have_changed_, false) || formation_.stage == Stage::kEnded) return;
-  for (const Link link : std::set<Link>(askers_)) {
+  for (const Link link : std::set<Link>(agents_.askers())) {
     take_up(link, {});
   }
   if (!roster_.assembled()) askers_next_ = now_ + options_.host_silence;
 }
 
-// It is the link of this agent no more.
-void Machine::forget_link(const std::string& agent_id, Link link) {
-  const auto here = agent_links_.find(agent_id);
-  if (here != agent_links_.end() && here->second == link) agent_links_.erase(here);
-}
-
 void Machine::forget_agent(Link link) {
-  auto agent = agents_.extract(link);
-  if (agent.empty()) return;
+  auto agent = agents_.remove(link);
+  if (!agent) return;
   owners_have_changed_ = true;
-  forget_link(agent.mapped().agent_id, link);
-  for (const auto& node_id : agent.mapped().nodes) place_words_.erase(node_id);
-  askers_.erase(link);
-  if (!agent.mapped().is_silent) miss_agent(std::move(agent.mapped()));
+  if (!agent->is_silent) miss_agent(*std::move(agent));
 }
 
 bool Machine::is_own_agent(const std::string& agent_id) const {
@@ -194,33 +159,23 @@ bool Machine::is_own_agent(const std::string& agent_id) const {
 }
 
 bool Machine::speaks_for_a_place(Link link) const {
-  const auto agent = agents_.find(link);
-  if (agent == agents_.end()) return false;
-  const auto& nodes = agent->second.nodes;
+  const Agent* agent = agents_.find(link);
+  if (agent == nullptr) return false;
+  const auto& nodes = agent->nodes;
   return std::any_of(nodes.begin(), nodes.end(), [&](const std::string& node_id) {
     return !roster_.assembled() || roster_.rank_of(node_id) != kNoRank;
   });
 }
 
-// Whether the agent of its place says so. If no agent has started it, nobody need say so.
-bool Machine::is_given(const wire::Register& m) const {
-  if (m.attempt == 0) return true;
-  const auto word = place_words_.find(m.node_id);
-  return word != place_words_.end() && word->second.place.attempt == m.attempt &&
-         word->second.place.incarnation == m.incarnation;
-}
-
 void Machine::evict(const Member& member) {
-  const auto word = place_words_.find(member.seat.node_id);
-  if (word == place_words_.end()) return;
-  send(word->second.link, wire::Evict{member.seat.node_id, member.seat.incarnation});
+  const PlaceWord* word = agents_.word_on(member.seat.node_id);
+  if (word == nullptr) return;
+  send(word->link, wire::Evict{member.seat.node_id, member.seat.incarnation});
 }
 
 // What an agent said of a process may have come before the process's own Register.
 void Machine::apply_word_on(const std::string& node_id) {
-  if (const auto word = place_words_.find(node_id); word != place_words_.end()) {
-    apply_word(wire::PlaceState(word->second.place));
-  }
+  if (const PlaceWord* word = agents_.word_on(node_id)) apply_word(wire::PlaceState(word->place));
 }
 
 void Machine::apply_word(const wire::PlaceState& place) {

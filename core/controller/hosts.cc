@@ -47,7 +47,7 @@ void Machine::host_speaks(const Member& member) {
   if (!member.is_free) return;
   const std::string agent_id = member.seat.agent;
   free_places(agent_id, false);
-  if (const Link link = link_of_agent(agent_id); link != 0) {
+  if (const Link link = agents_.link_of(agent_id); link != 0) {
     Agent& agent = agents_.at(link);
     agent.is_silent = false;
     agent.heard = now_;
@@ -115,13 +115,13 @@ void Machine::miss_agent(Agent agent) {
   agent.gap = {};
   agent.called.reset();
   agent.has_hung_up = true;
-  missing_.push_back(std::move(agent));
+  agents_.missing().push_back(std::move(agent));
   look_at_hosts(now_);
 }
 
 // The last one of a missed host may have hung up.
 void Machine::hang_up(const Member& member) {
-  for (Agent& agent : missing_) {
+  for (Agent& agent : agents_.missing()) {
     if (agent.agent_id != member.seat.agent || !has_hung_up(agent)) continue;
     agent.heard = now_;
     agent.called.reset();
@@ -137,18 +137,10 @@ void Machine::miss_all_agents() {
     const std::string& host = roster_.at(*ranks.begin()).seat.host;
     const bool is_suspect = !host.empty() && host == options_.suspect_host;
     const Duration patience = is_suspect ? kReturnOfSuspect : kReturn;
-    missing_.push_back(
+    agents_.missing().push_back(
         {.agent_id = agent_id, .host = host, .heard = now_, .gap = patience / kGaps});
     look_at_hosts(now_ + patience);
   }
-}
-
-// Whether an agent of another host is to speak first: this scheduler has been started again, or
-// that agent's connection has ended just now.
-bool Machine::is_awaited(const std::string& agent_id, const std::string& not_from) const {
-  return std::any_of(missing_.begin(), missing_.end(), [&](const Agent& missed) {
-    return missed.host != not_from && missed.agent_id == agent_id;
-  });
 }
 
 void Machine::look_at_hosts(Instant when) {
@@ -159,9 +151,9 @@ void Machine::check_hosts() {
   if (!watches_hosts() || !hosts_look_at_ || now_ < *hosts_look_at_) return;
   hosts_look_at_.reset();
   std::set<Rank> lost;
-  for (auto& [link, agent] : agents_) check_host(agent, lost);
-  for (Agent& agent : missing_) check_host(agent, lost);
-  std::erase_if(missing_, [](const Agent& agent) { return agent.is_silent; });
+  for (auto& [link, agent] : agents_.here()) check_host(agent, lost);
+  for (Agent& agent : agents_.missing()) check_host(agent, lost);
+  std::erase_if(agents_.missing(), [](const Agent& agent) { return agent.is_silent; });
   for (const Rank rank : lost) {
     if (roster_.at(rank).lease_runs()) lose(roster_.at(rank));
   }

@@ -43,9 +43,9 @@ void Machine::on(const Received& e) {
   const auto peer = peers_.find(e.link);
   if (peer == peers_.end() || peer->second.dismissed) return;
   if (!is_for(peer->second.kind, e.message)) return reject_word(e.link, e.message);
-  if (const auto agent = agents_.find(e.link); agent != agents_.end()) {
-    hear_agent(agent->second);
-    agent->second.beats = agent->second.beats || std::holds_alternative<wire::Heartbeat>(e.message);
+  if (Agent* agent = agents_.find(e.link)) {
+    hear_agent(*agent);
+    agent->beats = agent->beats || std::holds_alternative<wire::Heartbeat>(e.message);
   }
   if (const Member* member = member_on(e.link)) {
     roster_.hear(*member,
@@ -65,9 +65,9 @@ void Machine::on(const Unreadable& e) {
   const auto peer = peers_.find(e.link);
   if (peer == peers_.end() || peer->second.dismissed) return;
   Reason why{.kind = Reason::Kind::kUnreadable, .node_id = peer->second.node_id, .detail = e.why};
-  if (const auto agent = agents_.find(e.link); agent != agents_.end()) {
-    why.other = agent->second.agent_id;
-    why.host = agent->second.host;
+  if (const Agent* agent = agents_.find(e.link)) {
+    why.other = agent->agent_id;
+    why.host = agent->host;
   }
   reject(e.link, std::move(why));
 }
@@ -143,8 +143,8 @@ void Machine::tell_end(Link link) {
     send(link, wire::JobEnded{formation_.success, formation_.end});
   }
   // An agent of another host hangs up once it has heard it: it may be cut off just now.
-  const auto agent = agents_.find(link);
-  const bool is_own = agent != agents_.end() && is_here(agent->second);
+  const Agent* agent = agents_.find(link);
+  const bool is_own = agent != nullptr && is_here(*agent);
   if (peer->second.kind != PeerKind::kAgent || is_own) dismiss(link);
 }
 

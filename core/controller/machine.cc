@@ -74,7 +74,7 @@ void Machine::send(Link link, wire::Message message) {
 }
 
 void Machine::tell_agents(const wire::Message& message) {
-  for (const auto& [link, state] : agents_) send(link, message);
+  for (const auto& [link, state] : agents_.here()) send(link, message);
 }
 
 void Machine::on(const Started& e) {
@@ -118,7 +118,7 @@ void Machine::on(const ProvenDead& e) {
 }
 
 void Machine::on(const TimePassed&) {
-  const bool asks = formation_.stage == Stage::kAssembling && !askers_.empty();
+  const bool asks = formation_.stage == Stage::kAssembling && !agents_.askers().empty();
   if (asks && now_ >= askers_next_) {
     owners_have_changed_ = true;  // By silence alone.
     answer_askers();              // The job may begin by that, or end.
@@ -149,7 +149,7 @@ std::optional<Instant> Machine::deadline() const {
   if (formation_.stage == Stage::kAssembling) {
     consider(started_ + options_.topology_timeout);
     if (!arrivals_are_told_) consider(arrivals_next_);
-    if (!askers_.empty() && options_.host_silence != Duration{}) consider(askers_next_);
+    if (!agents_.askers().empty() && options_.host_silence != Duration{}) consider(askers_next_);
     return next;
   }
   if (waits_for_replacement()) consider(waiting_since_ + options_.replacement_timeout);

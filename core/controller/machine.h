@@ -19,6 +19,7 @@
 
 #include "base/ids.h"
 #include "core/address_book.h"
+#include "core/controller/agent_directory.h"
 #include "core/controller/belief.h"
 #include "core/controller/events.h"
 #include "core/controller/key_values.h"
@@ -71,32 +72,6 @@ struct Peer {
   Rank rank = kNoRank;          // of this one; kNoRank: the ranks are not given yet.
 };
 
-// An agent that is here, or that is missed.
-struct Agent {
-  std::string agent_id;
-  std::string host;
-  std::set<std::string> nodes;         // Of its places that its table has.
-  std::vector<wire::PlaceState> asks;  // The places in it that are another one's, who may be lost.
-  bool has_others = false;             // It has places as well that it has lost for good.
-  std::uint32_t takes = 0;             // As of wire::AgentState, as is the next.
-  std::vector<wire::SpareState> spares;
-  bool is_told = false;  // Of progress, from the next on.
-  Instant heard{};
-  Duration gap{};                   // The longest between two words; old ones count ever less.
-  std::optional<Instant> called{};  // When its silence was noticed: it has its last call.
-  bool is_silent = false;           // Its host counts as lost.
-  bool has_hung_up = false;         // It was here, and its connection has ended.
-  Duration asks_every{};            // Whether its processes are there, once all have hung up,
-  Instant asks_at{};                // and when next.
-  bool beats = false;               // So its silence says something.
-  std::uint64_t book = 0;           // The name of the address book that it has; 0: none.
-};
-// What the only agent that speaks for a place says of it.
-struct PlaceWord {
-  Link link = 0;
-  wire::PlaceState place;
-};
-
 inline constexpr std::size_t kMaxNameBytes = 1024;   // Of a node, a host, a memory, an agent.
 inline constexpr std::int64_t kMaxGroupsLost = 20;   // On end, without a death and without a step.
 inline constexpr std::size_t kMaxSparesMore = 256;   // Of an agent, than the job has places.
@@ -122,7 +97,7 @@ class Machine {
     return roster_.find(node_id);
   }
   [[nodiscard]] const std::map<Link, Peer>& peers() const { return peers_; }
-  [[nodiscard]] const std::map<Link, Agent>& agents() const { return agents_; }
+  [[nodiscard]] const std::map<Link, Agent>& agents() const { return agents_.here(); }
   [[nodiscard]] bool waits_for_place(const std::string& node_id, std::int64_t pid) const;
   // How many members it has looked at so far: its work, as far as it grows with the world.
   [[nodiscard]] std::uint64_t looks() const { return roster_.looks(); }
@@ -206,15 +181,11 @@ class Machine {
   void detach(const Member& member);
 
   // Agents (agents.cc)
-  [[nodiscard]] bool is_given(const wire::Register& m) const;
   [[nodiscard]] static std::optional<wire::Reason> too_much(const wire::AgentState& m,
                                                             std::size_t places);
   void forget_agent(Link link);
-  void forget_link(const std::string& agent_id, Link link);
   void forget_arrival(const std::string& node_id);
   void take_up(Link link, const std::map<std::string, PlaceWord>& former);
-  bool take_word(Link link, const wire::PlaceState& place);
-  void forget_word(const std::string& node_id);
   void answer_askers();
   void tell_who_has_them(Link link);
   void apply_word(const wire::PlaceState& place);
@@ -238,7 +209,6 @@ class Machine {
   void miss_all_agents();
   void look_at_hosts(Instant when);
   void check_hosts();
-  [[nodiscard]] bool is_awaited(const std::string& agent_id, const std::string& not_from) const;
   [[nodiscard]] bool is_here(const Agent& agent) const;
   void check_host(Agent& agent, std::set<Rank>& lost);
   void tell_lost(const std::set<Rank>& ranks, const std::string& heir);
@@ -251,9 +221,7 @@ class Machine {
     kLost,    // It was granted to another one since: the agent drops it.
   };
   [[nodiscard]] Right right_to(const std::string& node_id, const Agent& asker) const;
-  [[nodiscard]] const Agent* speaker(const std::string& node_id) const;
   [[nodiscard]] const Agent* owner_here(const std::string& node_id) const;
-  [[nodiscard]] Link link_of_agent(const std::string& agent_id) const;
   void own(Rank rank, const std::string& agent_id);
   void retire(const Member& member);
   void free_places(const std::string& agent_id, bool free);
@@ -333,22 +301,17 @@ class Machine {
   // Processes that ask for a place which they can not have yet; there may be several for one.
   std::map<Link, wire::Register> pending_;
   std::map<std::string, std::set<Link>> waiting_;  // The same, by node id.
-  std::map<Link, Agent> agents_;
-  std::map<std::string, Link> agent_links_;  // By agent_id.
-  std::vector<Agent> missing_;        // Their connections have ended, and they are not back yet.
-  std::set<Link> askers_;             // Agents whose Agent::asks are not empty.
+  AgentDirectory agents_;
   bool owners_have_changed_ = false;  // Since the askers were answered.
   Instant askers_next_{};             // Before the ranks are given: when they are answered again.
-  std::set<Link> untold_;  // Agents that are to hear which places they have, if they do not know.
   std::vector<std::pair<Link, Rank>> retired_;  // Their processes are to hear it.
   std::optional<Transfer> transfer_;
   // Agents whose places went to others, or that were to have those of others: nothing moves to
   // them.
   std::set<std::string> emptied_;
-  bool has_proven_ = false;                       // Some generation, by a step of all.
-  std::optional<Instant> hosts_look_at_;          // When some host may count as lost.
-  std::map<std::string, std::string> lost_;       // Hosts, by agent, whose places are free.
-  std::map<std::string, PlaceWord> place_words_;  // By node id.
+  bool has_proven_ = false;                  // Some generation, by a step of all.
+  std::optional<Instant> hosts_look_at_;     // When some host may count as lost.
+  std::map<std::string, std::string> lost_;  // Hosts, by agent, whose places are free.
   KeyValues key_values_;
   std::vector<wire::KeyValue> keeps_;     // To be stored with the next formation.
   bool roster_stored_ = false;            // Or on its way to it.

@@ -223,8 +223,8 @@ Machine::Verdict Machine::early_verdict_on(const wire::Register& m) const {
              .node_id = m.node_id,
              .host = found->second.seat.host}};
   }
-  const bool is_unspoken = is_free && !place_words_.contains(m.node_id);
-  return is_given(m) || is_unspoken ? Verdict{} : Verdict{Kind::kWaits, not_given(m)};
+  const bool is_unspoken = is_free && agents_.word_on(m.node_id) == nullptr;
+  return agents_.is_given(m) || is_unspoken ? Verdict{} : Verdict{Kind::kWaits, not_given(m)};
 }
 
 void Machine::admit_early(Link link, const wire::Register& m) {
@@ -266,7 +266,7 @@ bool Machine::may_assemble() const {
   }
   if (roster_.memories() <= 1) return true;
   const auto is_unspoken = [&](const auto& arrival) {
-    return arrival.second.seat.attempt != 0 && speaker(arrival.first) == nullptr;
+    return arrival.second.seat.attempt != 0 && agents_.speaker(arrival.first) == nullptr;
   };
   // From the last one that was found on: the agents of those before it have spoken, most likely.
   const auto from = roster_.arrivals().lower_bound(unspoken_);
@@ -281,7 +281,7 @@ bool Machine::may_assemble() const {
 
 void Machine::assemble() {
   for (const auto& node_id : in_rank_order(roster_.arrivals())) {
-    const Agent* agent = speaker(node_id);
+    const Agent* agent = agents_.speaker(node_id);
     const Member& member = roster_.give_rank(node_id, agent == nullptr ? "" : agent->agent_id);
     if (const auto peer = peers_.find(member.link); peer != peers_.end()) {
       peer->second.rank = member.rank;
@@ -315,7 +315,7 @@ Machine::Verdict Machine::verdict_on(Rank rank, const wire::Register& m) const {
   if (m.attempt == 0 && member.seat.attempt != 0) {
     return {Kind::kNever, {.kind = Reason::Kind::kNewerProcess, .rank = rank}};
   }
-  if (!is_given(m)) return {Kind::kWaits, is_leased ? leased(rank) : not_given(m)};
+  if (!agents_.is_given(m)) return {Kind::kWaits, is_leased ? leased(rank) : not_given(m)};
   if (member.seat.attempt != 0 && m.attempt > member.seat.attempt) return {};
   // Of a rank that has ended and left nobody has to take the place: the job's end is waited for.
   if (member.state == SeatState::kLeft) {

@@ -21,29 +21,19 @@ bool begins_anew(const planner::Plan& plan) {
 
 }  // namespace
 
-const Agent* Machine::speaker(const std::string& node_id) const {
-  const auto word = place_words_.find(node_id);
-  return word == place_words_.end() ? nullptr : &agents_.at(word->second.link);
-}
-
 // The agent, if it is here, whose place it is, or that speaks for it before the ranks are given.
 const Agent* Machine::owner_here(const std::string& node_id) const {
   const Rank rank = roster_.rank_of(node_id);
-  if (rank == kNoRank) return speaker(node_id);
-  const Link here = link_of_agent(roster_.at(rank).seat.agent);
+  if (rank == kNoRank) return agents_.speaker(node_id);
+  const Link here = agents_.link_of(roster_.at(rank).seat.agent);
   return here == 0 ? nullptr : &agents_.at(here);
-}
-
-Link Machine::link_of_agent(const std::string& agent_id) const {
-  const auto found = agent_links_.find(agent_id);
-  return found == agent_links_.end() ? 0 : found->second;
 }
 
 // Before the ranks are given, no host counts as lost. But a silent one may be, and started again.
 Machine::Right Machine::right_to(const std::string& node_id, const Agent& asker) const {
   const Rank rank = roster_.rank_of(node_id);
   if (rank == kNoRank) {
-    const Agent* other = speaker(node_id);
+    const Agent* other = agents_.speaker(node_id);
     if (other == nullptr || other->agent_id == asker.agent_id) return Right::kIts;
     const bool may_be_lost = other->beats && options_.host_silence != Duration{};
     const bool is_lost = may_be_lost && now_ >= other->heard + options_.host_silence;
@@ -53,10 +43,10 @@ Machine::Right Machine::right_to(const std::string& node_id, const Agent& asker)
   const std::string& owner = member.seat.agent;
   if (owner.empty() || owner == asker.agent_id) return Right::kIts;
   if (member.is_free && !is_drained(asker.agent_id)) return Right::kIts;
-  const bool is_here = link_of_agent(owner) != 0;
+  const bool is_here = agents_.link_of(owner) != 0;
   if (member.seat.given && (is_here || watches_hosts())) return Right::kLost;
   if (is_drained(asker.agent_id)) return Right::kLost;
-  const bool has_owner = is_here || is_awaited(owner, asker.host);
+  const bool has_owner = is_here || agents_.is_awaited(owner, asker.host);
   return has_owner ? Right::kNotYet : Right::kIts;
 }
 
@@ -80,10 +70,8 @@ void Machine::tell_owners() {
   for (const auto& [link, rank] : std::exchange(retired_, {})) {
     refuse(link, {.kind = Reason::Kind::kNewerProcess, .rank = rank});
   }
-  for (const Link link : std::exchange(untold_, {})) {
-    if (const auto agent = agents_.find(link); agent != agents_.end()) {
-      tell_places(link, agent->second);
-    }
+  for (const Link link : agents_.take_untold()) {
+    if (Agent* agent = agents_.find(link)) tell_places(link, *agent);
   }
 }
 
@@ -149,7 +137,7 @@ Link Machine::host_for(std::size_t places, const std::string& not_on,
                        const std::string& only_on) const {
   Link best = 0;
   std::size_t least = 0;
-  for (const auto& [link, agent] : agents_) {
+  for (const auto& [link, agent] : agents_.here()) {
     if (!takes(agent, places) || (!not_on.empty() && agent.host == not_on)) continue;
     if (!only_on.empty() && agent.host != only_on) continue;
     if (best != 0 && agent.nodes.size() >= least) continue;
@@ -163,11 +151,11 @@ Link Machine::host_for(std::size_t places, const std::string& not_on,
 void Machine::hand_over(const std::set<Rank>& ranks, Link heir) {
   const std::string agent_id = agents_.at(heir).agent_id;
   for (const Rank rank : ranks) {
-    forget_word(roster_.at(rank).seat.node_id);
+    agents_.forget_word(roster_.at(rank).seat.node_id);
     own(rank, agent_id);
   }
   store();
-  untold_.insert(heir);
+  agents_.set_untold(heir);
   tell_owners();
   answer_askers();
 }
@@ -212,7 +200,7 @@ void Machine::tell_lost(const std::set<Rank>& ranks, const std::string& heir) {
 std::optional<Reason> Machine::plan_move(const wire::Move& m, Transfer& transfer) const {
   const Reason not_now{.kind = Reason::Kind::kNotNow, .host = m.from};
   if (!roster_.assembled() || transfer_ || ended_ != kNoRank) return not_now;
-  for (const auto& [link, agent] : agents_) {
+  for (const auto& [link, agent] : agents_.here()) {
     if (agent.host != m.from || agent.is_silent) continue;
     if (!lacking(agent).empty()) return not_now;
     transfer.agents.insert(agent.agent_id);
@@ -251,7 +239,7 @@ void Machine::receive(Link link, const wire::Move& m) {
   if (transfer.ranks.empty()) {  // A spare host.
     drain(transfer);
     store();
-    for (const auto& agent_id : transfer.agents) untold_.insert(link_of_agent(agent_id));
+    for (const auto& agent_id : transfer.agents) agents_.set_untold(agents_.link_of(agent_id));
     tell_owners();
     return send(link, wire::Moved{std::move(transfer.what)});
   }
@@ -285,15 +273,14 @@ void Machine::answer_transfer(const Transfer& transfer, Reason reason) {
 bool Machine::carry_out_transfer(const std::set<Rank>& disbelieved) {
   const auto transfer = std::exchange(transfer_, std::nullopt);
   if (!transfer) return false;
-  const auto heir = agents_.find(transfer->heir);
+  const Agent* heir = agents_.find(transfer->heir);
   const bool same = std::all_of(transfer->ranks.begin(), transfer->ranks.end(), [&](Rank rank) {
-    const auto word = place_words_.find(roster_.at(rank).seat.node_id);
-    return word != place_words_.end() &&
-           transfer->agents.contains(agents_.at(word->second.link).agent_id);
+    const Agent* speaker = agents_.speaker(roster_.at(rank).seat.node_id);
+    return speaker != nullptr && transfer->agents.contains(speaker->agent_id);
   });
   // A rank that has ended may have left, and with it what it would give.
   const bool ends = ended_rank() != kNoRank;
-  if (!same || ends || heir == agents_.end() || !takes(heir->second, transfer->ranks.size())) {
+  if (!same || ends || heir == nullptr || !takes(*heir, transfer->ranks.size())) {
     answer_transfer(*transfer, {.kind = Reason::Kind::kNotNow, .host = transfer->what.host});
     return false;
   }
@@ -319,11 +306,11 @@ void Machine::maybe_balance() {
   std::map<std::string, std::set<Rank>> by_owner;
   for (const Rank rank : roster_.given()) by_owner[roster_.at(rank).seat.agent].insert(rank);
   for (const auto& [owner, given] : by_owner) {
-    const Link link = link_of_agent(owner);
+    const Link link = agents_.link_of(owner);
     const std::set<Rank>& owned = roster_.owned_by(owner);
     if (link == 0 || given.size() == owned.size()) continue;  // It has none of its own.
     const Agent& full = agents_.at(link);
-    for (const auto& [heir_link, heir] : agents_) {
+    for (const auto& [heir_link, heir] : agents_.here()) {
       const bool is_better = heir.nodes.size() + given.size() < full.nodes.size();
       if (!is_better || full.host == heir.host || emptied_.contains(heir.agent_id)) continue;
       if (!takes(heir, given.size())) continue;

@@ -403,7 +403,7 @@ bool Machine::has_progress_to_tell() const {
 void Machine::maybe_tell_progress() {
   if (!has_progress_to_tell() || now_ < progress_next_) return;
   progress_told_.emplace(formation_.generation, roster_.least_version());
-  progress_next_ = now_ + kToldOfProgress * static_cast<Duration::rep>(agents_.size());
+  progress_next_ = now_ + kToldOfProgress * static_cast<Duration::rep>(agents_.here().size());
   tell_agents(wire::JobProgress{formation_.generation, roster_.least_version(), loss_,
                                 formation_.recoveries});
 }
@@ -468,15 +468,16 @@ void Machine::maybe_all_left() {
 // All processes of the job have ended in good order, and none has ever asked for a rank.
 void Machine::maybe_nobody_came() {
   if (roster_.assembled() || !roster_.arrivals().empty()) return;
-  if (place_words_.size() < static_cast<std::size_t>(options_.world_size)) return;
-  const bool all = std::all_of(place_words_.begin(), place_words_.end(), [](const auto& entry) {
-    const wire::PlaceState& place = entry.second.place;
-    const bool well = place.ending == wire::Ending{wire::Ending::Kind::kExited, 0};
-    return place.attempt > 0 && !place.alive && well;
-  });
+  if (agents_.words().size() < static_cast<std::size_t>(options_.world_size)) return;
+  const bool all =
+      std::all_of(agents_.words().begin(), agents_.words().end(), [](const auto& entry) {
+        const wire::PlaceState& place = entry.second.place;
+        const bool well = place.ending == wire::Ending{wire::Ending::Kind::kExited, 0};
+        return place.attempt > 0 && !place.alive && well;
+      });
   if (!all) return;
   end(true, {.kind = Reason::Kind::kNobodyAsked,
-             .total = static_cast<std::int64_t>(place_words_.size())});
+             .total = static_cast<std::int64_t>(agents_.words().size())});
 }
 
 void Machine::end(bool success, Reason reason) {
@@ -494,9 +495,9 @@ void Machine::end(bool success, Reason reason) {
 // An agent that has not heard of the job's end takes the exit of a worker or of the scheduler for a
 // death. It would start them again and blame them. So it hears of the end before they go.
 void Machine::wait_for_agent() {
-  const bool is_here = std::any_of(agents_.begin(), agents_.end(), [&](const auto& entry) {
-    return is_own_agent(entry.second.agent_id);
-  });
+  const bool is_here =
+      std::any_of(agents_.here().begin(), agents_.here().end(),
+                  [&](const auto& entry) { return is_own_agent(entry.second.agent_id); });
   if (options_.by_agent && !is_here) leaves_at_ = now_ + options_.agent_patience;
 }
 
@@ -508,7 +509,7 @@ void Machine::leave() {
       std::any_of(roster_.each().begin(), roster_.each().end(), [&](const Member& member) {
         return member.link == 0 && (member.lease_runs() || member.state == SeatState::kSilent);
       });
-  emit(Leave{unheard || !missing_.empty() || now_ < all_are_back_});
+  emit(Leave{unheard || !agents_.missing().empty() || now_ < all_are_back_});
 }
 
 }  // namespace holdfast::controller
