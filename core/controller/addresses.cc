@@ -1,9 +1,5 @@
 #include "core/controller/addresses.h"
 
-#include <map>
-#include <string>
-#include <utility>
-
 #include "base/text.h"
 
 namespace holdfast::controller {

@@ -1,9 +1,6 @@
 // The address book of the job: where all ranks are, and which agents were told of it (P54).
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "core/address_book.h"
 #include "core/controller/job.h"
 

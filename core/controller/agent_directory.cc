@@ -4,11 +4,6 @@
 
 namespace holdfast::controller {
 
-const Agent* AgentDirectory::find(Link link) const {
-  const auto found = here_.find(link);
-  return found == here_.end() ? nullptr : &found->second;
-}
-
 Agent* AgentDirectory::find(Link link) {
   const auto found = here_.find(link);
   return found == here_.end() ? nullptr : &found->second;

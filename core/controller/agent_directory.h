@@ -49,9 +49,7 @@ class AgentDirectory {
   // By connection.
   [[nodiscard]] const std::map<Link, Agent>& here() const { return here_; }
   [[nodiscard]] std::map<Link, Agent>& here() { return here_; }
-  [[nodiscard]] const Agent* find(Link link) const;  // Null: none is there.
-  [[nodiscard]] Agent* find(Link link);
-  [[nodiscard]] const Agent& at(Link link) const { return here_.at(link); }
+  [[nodiscard]] Agent* find(Link link);  // Null: none is there.
   [[nodiscard]] Agent& at(Link link) { return here_.at(link); }
   [[nodiscard]] Link link_of(const std::string& agent_id) const;  // 0: it is not here.
   // It is here, and missed no more.

@@ -1,8 +1,6 @@
 #include "core/controller/hosts.h"
 
 #include <algorithm>
-#include <string>
-#include <utility>
 
 namespace holdfast::controller {
 
@@ -21,13 +19,6 @@ constexpr Duration kReturn = std::chrono::seconds(3);
 constexpr Duration kReturnOfSuspect = std::chrono::seconds(1);
 
 }  // namespace
-
-HostWatch::HostWatch(Job& job, Membership& membership, Owners& owners)
-    : job_(job),
-      roster_(job.roster),
-      agents_(job.agents),
-      membership_(membership),
-      owners_(owners) {}
 
 void HostWatch::hear(Agent& agent) {
   if (agent.heard != Instant{}) agent.gap = std::max(job_.now - agent.heard, agent.gap / 8 * 7);

@@ -2,9 +2,6 @@
 // one of these speaks, the host lives, and a process that has died there is its agent's to tell of.
 #pragma once
 
-#include <optional>
-#include <set>
-
 #include "core/controller/job.h"
 #include "core/controller/membership.h"
 #include "core/controller/owners.h"
@@ -13,7 +10,8 @@ namespace holdfast::controller {
 
 class HostWatch {
  public:
-  HostWatch(Job& job, Membership& membership, Owners& owners);
+  HostWatch(Job& job, Membership& membership, Owners& owners)
+      : job_(job), membership_(membership), owners_(owners) {}
 
   void hear(Agent& agent);
   void hear_member(const Member& member);
@@ -34,8 +32,8 @@ class HostWatch {
   void check_host(Agent& agent, std::set<Rank>& lost);
 
   Job& job_;
-  Roster& roster_;
-  AgentDirectory& agents_;
+  Roster& roster_ = job_.roster;
+  AgentDirectory& agents_ = job_.agents;
   Membership& membership_;
   Owners& owners_;
   std::optional<Instant> look_at_;  // When some host may count as lost.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,7 @@
 #include "core/controller/key_values.h"
 #include "core/controller/outbox.h"
 #include "core/controller/roster.h"
-#include "core/controller/stage.h"
+#include "core/table.h"
 #include "wire/formation.h"
 #include "wire/messages.h"
 
@@ -39,6 +40,17 @@ struct Options {
   Duration agent_patience{};       // How long that agent is waited for, after the end.
 };
 
+// What leads a job from one wire::Stage to the next.
+enum class StageEvent : std::uint8_t {
+  kBegun,     // A new generation.
+  kPlanned,   // All have reported: it is known from which version all go on.
+  kRepaired,  // All hold that version.
+  kOver,      // The job has ended, well or not.
+};
+[[nodiscard]] const char* name(StageEvent event);
+// {stage × event}; see core/table.h.
+[[nodiscard]] std::span<const Transition<wire::Stage>> stage_transitions();
+
 inline constexpr std::size_t kMaxNameBytes = 1024;  // Of a node, a host, a memory, an agent.
 
 struct Job {
@@ -57,7 +69,7 @@ struct Job {
   Instant started{};
   Instant all_are_back{};  // After a restart, also who has no rank.
 
-  void enter(StageEvent event) { formation.stage = after(formation.stage, event); }
+  void enter(StageEvent event);
   [[nodiscard]] wire::Formation record() const;  // With its roster.
   void store();
 

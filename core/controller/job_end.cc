@@ -1,7 +1,6 @@
 #include "core/controller/job_end.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace holdfast::controller {
 

@@ -1,15 +1,13 @@
 // The job's end: when it has come, and how all hear of it before this scheduler leaves (P32).
 #pragma once
 
-#include <optional>
-
 #include "core/controller/job.h"
 
 namespace holdfast::controller {
 
 class JobEnd {
  public:
-  explicit JobEnd(Job& job) : job_(job), formation_(job.formation) {}
+  explicit JobEnd(Job& job) : job_(job) {}
 
   void end(bool success, wire::Reason reason);
   void maybe_all_left();
@@ -27,7 +25,7 @@ class JobEnd {
   void leave();
 
   Job& job_;
-  wire::Formation& formation_;
+  wire::Formation& formation_ = job_.formation;
   std::optional<Instant> leaves_at_;  // At the latest, where an agent is waited for.
   bool left_ = false;
 };

@@ -16,7 +16,6 @@
 
 #include "base/ids.h"
 #include "core/controller/addresses.h"
-#include "core/controller/agent_states.h"
 #include "core/controller/events.h"
 #include "core/controller/hosts.h"
 #include "core/controller/job.h"
@@ -75,7 +74,7 @@ class Machine {
   void on(const Interrupted& e);
 
   void receive(Link link, const wire::Register& m) { membership_.receive(link, m); }
-  void receive(Link link, const wire::AgentState& m) { agent_states_.receive(link, m); }
+  void receive(Link link, const wire::AgentState& m);
   void receive(Link link, const wire::Report& m) { recovery_.receive(link, m); }
   void receive(Link link, const wire::Repaired& m) { rendezvous_.receive(link, m); }
   void receive(Link link, const wire::Progress& m) { recovery_.receive(link, m); }
@@ -90,6 +89,7 @@ class Machine {
   void receive(Link, const Other&) {
   }  // Heartbeats are heard in on(Received); the rest is nonsense.
 
+  void forget_agent(Link link);
   void reject_word(Link link, const wire::Message& message);
   [[nodiscard]] const Member* member_on(const Peer& peer) const;
 
@@ -102,8 +102,6 @@ class Machine {
   Transfers transfers_{job_, job_end_, rendezvous_, owners_};
   HostWatch hosts_{job_, membership_, owners_};
   Recovery recovery_{job_, job_end_, rendezvous_, membership_, transfers_};
-  AgentStates agent_states_{job_,    job_end_,   addresses_, rendezvous_,
-                            owners_, transfers_, hosts_,     recovery_};
 };
 
 }  // namespace holdfast::controller

@@ -1,11 +1,6 @@
 #include "core/controller/membership.h"
 
 #include <algorithm>
-#include <chrono>
-#include <map>
-#include <set>
-
-#include "core/controller/rank_order.h"
 
 namespace holdfast::controller {
 
@@ -35,17 +30,6 @@ std::optional<Reason> not_that_one(const wire::Seat& seat, const wire::Register&
 }
 
 }  // namespace
-
-Membership::Membership(Job& job, JobEnd& job_end, Rendezvous& rendezvous,
-                       std::function<void()> plan)
-    : job_(job),
-      formation_(job.formation),
-      roster_(job.roster),
-      agents_(job.agents),
-      connections_(job.connections),
-      job_end_(job_end),
-      rendezvous_(rendezvous),
-      plan_(std::move(plan)) {}
 
 void Membership::attach(const Member& member, Link link, const wire::Register& m) {
   if (member.link != link) {
@@ -122,7 +106,7 @@ void Membership::receive(Link link, const wire::Register& m) {
 // Before the ranks are given. A process may come while no agent speaks for its place.
 Membership::Verdict Membership::early_verdict_on(const wire::Register& m) const {
   using Kind = Verdict::Kind;
-  if (const auto other = same_number(roster_.arrivals(), m.node_id)) {
+  if (const auto other = roster_.same_number(m.node_id)) {
     return {Kind::kNever,
             {.kind = Reason::Kind::kNodeTaken, .node_id = m.node_id, .other = *other}};
   }
@@ -203,7 +187,7 @@ bool Membership::may_assemble() {
 }
 
 void Membership::assemble() {
-  for (const auto& node_id : in_rank_order(roster_.arrivals())) {
+  for (const auto& node_id : roster_.rank_order()) {
     const Agent* agent = agents_.speaker(node_id);
     const Member& member = roster_.give_rank(node_id, agent == nullptr ? "" : agent->agent_id);
     if (Peer* peer = connections_.find(member.link)) peer->rank = member.rank;

@@ -2,9 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
-#include <string>
-#include <utility>
 
 #include "core/controller/job.h"
 #include "core/controller/job_end.h"
@@ -17,7 +14,8 @@ class Membership {
   // `plan`: what follows where a rank has ended in good order, as those who want to train with it
   // must hear that it will not. Whoever plans knows this class, so it is called from here by that
   // name alone.
-  Membership(Job& job, JobEnd& job_end, Rendezvous& rendezvous, std::function<void()> plan);
+  Membership(Job& job, JobEnd& job_end, Rendezvous& rendezvous, std::function<void()> plan)
+      : job_(job), job_end_(job_end), rendezvous_(rendezvous), plan_(std::move(plan)) {}
 
   void receive(Link link, const wire::Register& m);
   // Before the ranks are given: whether all are here.
@@ -61,10 +59,10 @@ class Membership {
   void tell_how(const Member& member, const wire::PlaceState& place);
 
   Job& job_;
-  wire::Formation& formation_;
-  Roster& roster_;
-  AgentDirectory& agents_;
-  Connections& connections_;
+  wire::Formation& formation_ = job_.formation;
+  Roster& roster_ = job_.roster;
+  AgentDirectory& agents_ = job_.agents;
+  Connections& connections_ = job_.connections;
   JobEnd& job_end_;
   Rendezvous& rendezvous_;
   std::function<void()> plan_;

@@ -7,13 +7,6 @@ namespace holdfast::controller {
 using wire::Reason;
 using wire::Stage;
 
-Owners::Owners(Job& job, Membership& membership)
-    : job_(job),
-      formation_(job.formation),
-      roster_(job.roster),
-      agents_(job.agents),
-      membership_(membership) {}
-
 // Whose places this agent asks for. It waits for them, in case that one is lost.
 void Owners::tell_who_has_them(Link link) {
   const Agent& agent = agents_.at(link);

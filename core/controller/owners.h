@@ -4,14 +4,6 @@
 // own table says otherwise.
 #pragma once
 
-#include <cstddef>
-#include <map>
-#include <optional>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "core/controller/job.h"
 #include "core/controller/membership.h"
 
@@ -19,7 +11,7 @@ namespace holdfast::controller {
 
 class Owners {
  public:
-  Owners(Job& job, Membership& membership);
+  Owners(Job& job, Membership& membership) : job_(job), membership_(membership) {}
 
   // What the agent asks for becomes its own as far as nobody else has it, and what it says of its
   // places is heard. `former`: what it has said of them before.
@@ -68,9 +60,9 @@ class Owners {
   void tell_lost(const std::set<Rank>& ranks, const std::string& heir);
 
   Job& job_;
-  wire::Formation& formation_;
-  Roster& roster_;
-  AgentDirectory& agents_;
+  wire::Formation& formation_ = job_.formation;
+  Roster& roster_ = job_.roster;
+  AgentDirectory& agents_ = job_.agents;
   Membership& membership_;
   bool have_changed_ = false;  // Since the askers were answered.
   Instant askers_next_{};      // Before the ranks are given: when they are answered again.

@@ -1,7 +1,6 @@
 #include "core/controller/recovery.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "core/controller/belief.h"
 #include "core/planner/planner.h"
@@ -16,17 +15,6 @@ namespace {
 constexpr Duration kToldOfProgress = std::chrono::milliseconds(1);  // One agent, on average.
 
 }  // namespace
-
-Recovery::Recovery(Job& job, JobEnd& job_end, Rendezvous& rendezvous, Membership& membership,
-                   Transfers& transfers)
-    : job_(job),
-      formation_(job.formation),
-      roster_(job.roster),
-      connections_(job.connections),
-      job_end_(job_end),
-      rendezvous_(rendezvous),
-      membership_(membership),
-      transfers_(transfers) {}
 
 bool Recovery::speaks_for_a_place(Link link) const {
   const Agent* agent = job_.agents.find(link);

@@ -2,12 +2,6 @@
 // from which version all go on (PLAN), and how far they are.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <set>
-#include <utility>
-
 #include "core/controller/job.h"
 #include "core/controller/job_end.h"
 #include "core/controller/membership.h"
@@ -22,7 +16,12 @@ inline constexpr std::size_t kMaxTextBytes = 65536;  // Of the words in which so
 class Recovery {
  public:
   Recovery(Job& job, JobEnd& job_end, Rendezvous& rendezvous, Membership& membership,
-           Transfers& transfers);
+           Transfers& transfers)
+      : job_(job),
+        job_end_(job_end),
+        rendezvous_(rendezvous),
+        membership_(membership),
+        transfers_(transfers) {}
 
   void receive(Link link, const wire::Report& m);
   void receive(Link link, const wire::Progress& m);
@@ -44,9 +43,9 @@ class Recovery {
   [[nodiscard]] bool speaks_for_a_place(Link link) const;
 
   Job& job_;
-  wire::Formation& formation_;
-  Roster& roster_;
-  Connections& connections_;
+  wire::Formation& formation_ = job_.formation;
+  Roster& roster_ = job_.roster;
+  Connections& connections_ = job_.connections;
   JobEnd& job_end_;
   Rendezvous& rendezvous_;
   Membership& membership_;

@@ -1,7 +1,6 @@
 #include "core/controller/rendezvous.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace holdfast::controller {
 
@@ -20,9 +19,6 @@ bool begins(const planner::Plan& plan) {
 }
 
 }  // namespace
-
-Rendezvous::Rendezvous(Job& job, Addresses& addresses)
-    : job_(job), formation_(job.formation), roster_(job.roster), addresses_(addresses) {}
 
 void Rendezvous::go_on() {
   waiting_since_ = job_.now;

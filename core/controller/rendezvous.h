@@ -3,11 +3,6 @@
 // is believed, and what is planned with it, is Recovery's.
 #pragma once
 
-#include <map>
-#include <optional>
-#include <set>
-#include <vector>
-
 #include "core/controller/addresses.h"
 #include "core/controller/belief.h"
 #include "core/controller/job.h"
@@ -19,7 +14,7 @@ inline constexpr const char* kSharedState = "state";  // As of planner::Table.
 
 class Rendezvous {
  public:
-  Rendezvous(Job& job, Addresses& addresses);
+  Rendezvous(Job& job, Addresses& addresses) : job_(job), addresses_(addresses) {}
 
   void go_on();  // This scheduler was started, maybe again.
   void begin(wire::Reason cause);
@@ -63,8 +58,8 @@ class Rendezvous {
   void resume();
 
   Job& job_;
-  wire::Formation& formation_;
-  Roster& roster_;
+  wire::Formation& formation_ = job_.formation;
+  Roster& roster_ = job_.roster;
   Addresses& addresses_;
   std::map<Rank, wire::Report> reports_;
   int round_ = 0;             // Of the orders: 1 for each its own arena, 2 copies from others.

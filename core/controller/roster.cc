@@ -1,6 +1,7 @@
 #include "core/controller/roster.h"
 
 #include <algorithm>
+#include <charconv>
 
 namespace holdfast::controller {
 namespace {
@@ -9,7 +10,78 @@ bool is_timed(const Member& member) {  // A time is set for what it is in.
   return member.lease_runs() || member.state == SeatState::kOrphaned;
 }
 
+std::optional<std::int32_t> whole_number(const std::string& text) {
+  std::int32_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size() || number < 0) return std::nullopt;
+  return number;
+}
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+// "worker-2" before "worker-10": runs of digits compare as numbers.
+bool naturally_before(const std::string& a, const std::string& b) {
+  std::size_t i = 0;
+  std::size_t j = 0;
+  while (i < a.size() && j < b.size()) {
+    if (!is_digit(a[i]) || !is_digit(b[j])) {
+      if (a[i] != b[j]) return a[i] < b[j];
+      ++i;
+      ++j;
+      continue;
+    }
+    const auto run_end = [](const std::string& text, std::size_t at) {
+      while (at < text.size() && is_digit(text[at])) ++at;
+      return at;
+    };
+    const auto number = [](const std::string& text, std::size_t from, std::size_t to) {
+      while (from + 1 < to && text[from] == '0') ++from;
+      return text.substr(from, to - from);
+    };
+    const auto a_end = run_end(a, i);
+    const auto b_end = run_end(b, j);
+    const auto a_number = number(a, i, a_end);
+    const auto b_number = number(b, j, b_end);
+    if (a_number.size() != b_number.size()) return a_number.size() < b_number.size();
+    if (a_number != b_number) return a_number < b_number;
+    i = a_end;
+    j = b_end;
+  }
+  return a.size() - i < b.size() - j || (a.size() - i == b.size() - j && a < b);
+}
+
 }  // namespace
+
+std::optional<SeatState> after(SeatState state, SeatEvent event) {
+  using S = SeatState;
+  using Row = std::array<std::optional<S>, kSeatEvents>;
+  constexpr std::nullopt_t kSame = std::nullopt;
+  static constexpr std::array<Row, kSeatStates> kTable{{
+      // taken over, training ended, died, ended well, lease over, heard, hung up
+      /* held     */ {S::kHeld, S::kFinished, S::kDead, S::kDeserted, S::kSilent, kSame, kSame},
+      /* silent   */ {S::kHeld, S::kFinished, S::kDead, S::kDeserted, kSame, S::kHeld, kSame},
+      /* dead     */ {S::kHeld, kSame, kSame, kSame, kSame, kSame, kSame},
+      /* finished */ {S::kHeld, kSame, S::kOrphaned, S::kLeft, S::kLeft, kSame, S::kLeft},
+      /* orphaned */ {S::kHeld, kSame, kSame, S::kLeft, S::kLeft, kSame, kSame},
+      /* left     */ {S::kHeld, kSame, kSame, kSame, kSame, kSame, kSame},
+      /* deserted */ {S::kHeld, kSame, kSame, kSame, kSame, kSame, kSame},
+  }};
+  return kTable[static_cast<std::size_t>(state)][static_cast<std::size_t>(event)];
+}
+
+const char* name(SeatState state) {
+  constexpr std::array<const char*, kSeatStates> kNames = {
+      "held", "silent", "dead", "finished", "orphaned", "left", "deserted"};
+  return kNames[static_cast<std::size_t>(state)];
+}
+
+const char* name(SeatEvent event) {
+  constexpr std::array<const char*, kSeatEvents> kNames = {
+      "taken over", "training ended", "died", "ended well", "lease over", "heard", "hung up"};
+  return kNames[static_cast<std::size_t>(event)];
+}
 
 Rank Roster::rank_of(const std::string& node_id) const {
   const auto found = ranks_.find(node_id);
@@ -32,6 +104,39 @@ const std::set<Rank>& Roster::owned_by(const std::string& agent_id) const {
 Member& Roster::own(const Member& member) {
   return member.rank == kNoRank ? arrivals_.at(member.seat.node_id)
                                 : members_[static_cast<std::size_t>(member.rank)];
+}
+
+std::optional<std::string> Roster::same_number(const std::string& node_id) const {
+  constexpr std::size_t kMaxDigits = 9;
+  const auto number = whole_number(node_id);
+  if (!number) return std::nullopt;
+  const std::string digits = std::to_string(*number);
+  for (std::size_t zeros = 0; digits.size() + zeros <= kMaxDigits; ++zeros) {
+    std::string text(zeros, '0');
+    text += digits;
+    if (text != node_id && arrivals_.contains(text)) return text;
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> Roster::rank_order() const {
+  std::vector<std::string> by_number(arrivals_.size());
+  bool numbered = true;
+  for (const auto& [node_id, member] : arrivals_) {
+    const auto number = whole_number(node_id);
+    numbered = numbered && number && static_cast<std::size_t>(*number) < by_number.size() &&
+               by_number[static_cast<std::size_t>(*number)].empty();
+    if (numbered) by_number[static_cast<std::size_t>(*number)] = node_id;
+  }
+  if (numbered) return by_number;
+  std::vector<std::pair<std::string, std::string>> nodes;
+  for (const auto& [node_id, member] : arrivals_) nodes.emplace_back(member.seat.host, node_id);
+  std::sort(nodes.begin(), nodes.end(), [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first < b.first : naturally_before(a.second, b.second);
+  });
+  std::vector<std::string> order;
+  for (auto& node : nodes) order.push_back(std::move(node.second));
+  return order;
 }
 
 const Member& Roster::arrive(const std::string& node_id) {

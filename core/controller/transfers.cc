@@ -1,9 +1,6 @@
 #include "core/controller/transfers.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <map>
-#include <utility>
 
 #include "core/planner/planner.h"
 
@@ -20,15 +17,6 @@ bool begins_anew(const planner::Plan& plan) {
 }
 
 }  // namespace
-
-Transfers::Transfers(Job& job, JobEnd& job_end, Rendezvous& rendezvous, Owners& owners)
-    : job_(job),
-      formation_(job.formation),
-      roster_(job.roster),
-      agents_(job.agents),
-      job_end_(job_end),
-      rendezvous_(rendezvous),
-      owners_(owners) {}
 
 // Why that can not be; else `transfer` is what is to be done.
 std::optional<Reason> Transfers::plan_move(const wire::Move& m, Transfer& transfer) const {

@@ -2,10 +2,6 @@
 // that one has fewer. Nobody loses a step by it.
 #pragma once
 
-#include <optional>
-#include <set>
-#include <string>
-
 #include "core/controller/job.h"
 #include "core/controller/job_end.h"
 #include "core/controller/owners.h"
@@ -15,7 +11,8 @@ namespace holdfast::controller {
 
 class Transfers {
  public:
-  Transfers(Job& job, JobEnd& job_end, Rendezvous& rendezvous, Owners& owners);
+  Transfers(Job& job, JobEnd& job_end, Rendezvous& rendezvous, Owners& owners)
+      : job_(job), job_end_(job_end), rendezvous_(rendezvous), owners_(owners) {}
 
   void receive(Link link, const wire::Move& m);
   void closed(Link link);
@@ -41,9 +38,9 @@ class Transfers {
   void answer(const Transfer& transfer, wire::Reason reason);
 
   Job& job_;
-  wire::Formation& formation_;
-  Roster& roster_;
-  AgentDirectory& agents_;
+  wire::Formation& formation_ = job_.formation;
+  Roster& roster_ = job_.roster;
+  AgentDirectory& agents_ = job_.agents;
   JobEnd& job_end_;
   Rendezvous& rendezvous_;
   Owners& owners_;
