@@ -3,13 +3,8 @@
 // class changes it, so the two agree.
 #pragma once
 
-#include <cstdint>
-#include <map>
-#include <optional>
 #include <set>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "base/ids.h"
 #include "core/controller/key_values.h"

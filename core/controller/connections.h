@@ -1,13 +1,8 @@
 // Who is connected, for which seat each speaks, and who waits for a place.
 #pragma once
 
-#include <cstdint>
-#include <map>
-#include <optional>
 #include <set>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "base/ids.h"
 #include "core/controller/key_values.h"

@@ -2,13 +2,8 @@
 // share it: Rendezvous, Membership, Owners, ... (docs/ARCHITECTURE.md). It decides nothing itself.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <initializer_list>
-#include <optional>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "base/ids.h"
 #include "core/controller/agent_directory.h"

@@ -7,13 +7,6 @@
 // it is durable (Outbox). Why it is right: docs/protocol/recovery.md.
 #pragma once
 
-#include <cstdint>
-#include <map>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "base/ids.h"
 #include "core/controller/addresses.h"
 #include "core/controller/events.h"
