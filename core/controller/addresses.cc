@@ -1,21 +1,19 @@
-// Where all ranks are, and who is told of it (P54).
-#include <utility>
+#include "core/controller/addresses.h"
 
 #include "base/text.h"
-#include "core/controller/machine.h"
 
 namespace holdfast::controller {
 
 // Where all ranks are, if not all share one memory. If all are in one domain, hosts are domains: a
 // copy on another host is better than none.
-std::vector<PeerPlace> Machine::peer_places() const {
+std::vector<PeerPlace> Addresses::peer_places() const {
   std::vector<PeerPlace> places;
-  if (memories_.size() <= 1) return places;
+  if (job_.roster.memories() <= 1) return places;
   std::map<std::string, PeerPlace> first_of;  // By memory. Its domain is what the first has said.
   std::map<std::string, std::uint32_t> domains;
   const PeerPlace* host = nullptr;  // That of the last rank: the next one is likely to share it.
   const std::string* memory = nullptr;
-  for (const Member& member : each()) {
+  for (const Member& member : job_.roster.each()) {
     const wire::Seat& seat = member.seat;
     if (memory == nullptr || *memory != seat.memory) {
       memory = &seat.memory;
@@ -36,33 +34,23 @@ std::vector<PeerPlace> Machine::peer_places() const {
   return places;
 }
 
-// Before any rank hears the name of a book, its agent was told of the book.
-void Machine::refresh_book() {
-  if (!std::exchange(is_book_old_, false)) return;
+void Addresses::refresh() {
+  if (!job_.roster.take_moved()) return;
   AddressBook next(peer_places());
   if (next.name() == book_.name()) return;
   const AddressBook before = std::exchange(book_, std::move(next));
   if (book_.name() == 0) return;  // Nobody looks into any.
   const wire::Addresses changes = book_.since(before);
-  for (auto& [link, agent] : agents_) {
+  for (auto& [link, agent] : job_.agents.here()) {
     const bool knows = std::exchange(agent.book, book_.name()) == before.name();
-    send(link, knows ? changes : book_.whole());
+    job_.send(link, knows ? changes : book_.whole());
   }
 }
 
-// Who is no agent and has no rank has nothing to look for.
-void Machine::receive(Link link, const wire::AskAddresses&) {
-  const auto agent = agents_.find(link);
-  const Rank rank = rank_at(link);
-  if (agent == agents_.end() && rank == kNoRank) return;
-  if (unanswered(link) >= kMaxUnanswered) return dismiss(link);
-  refresh_book();
-  if (book_.name() != 0) {
-    if (agent != agents_.end()) agent->second.book = book_.name();
-    send(link, book_.whole());
-  }
-  // It may wait for a book that is not the newest any more.
-  if (rank != kNoRank) assign(rank);
+void Addresses::tell(Link link) {
+  if (book_.name() == 0) return;
+  if (Agent* agent = job_.agents.find(link)) agent->book = book_.name();
+  job_.send(link, book_.whole());
 }
 
 }  // namespace holdfast::controller

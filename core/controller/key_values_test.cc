@@ -205,12 +205,13 @@ Actions put(Machine& machine, Link link, const std::string& key, const std::stri
   return hear(machine, link, wire::Put{link, key, value});
 }
 
-Machine begun(std::vector<wire::KeyValue> kept = {},
-              std::optional<wire::Formation> stored = std::nullopt) {
-  Machine machine({.job = "job", .run_id = 7, .world_size = 1}, std::move(stored));
-  (void)machine.step({}, Started{std::move(kept), {}});
-  return machine;
-}
+struct Begun : Machine {
+  explicit Begun(std::vector<wire::KeyValue> kept = {},
+                 std::optional<wire::Formation> stored = std::nullopt)
+      : Machine({.job = "job", .run_id = 7, .world_size = 1}, std::move(stored)) {
+    (void)step({}, Started{std::move(kept), {}});
+  }
+};
 
 std::string said(const Actions& actions) {
   std::string all;
@@ -237,7 +238,7 @@ std::string said(const Actions& actions) {
 }
 
 TEST(KeyValuesOfAJob, NobodyHearsOfAValueThatIsNotDurable) {
-  Machine machine = begun();
+  Begun machine;
   EXPECT_EQ(said(hear(machine, 1, wire::Get{5, {"a"}})), "");
   EXPECT_EQ(said(put(machine, 2, "a", "1")), "store a=1; ");
   EXPECT_EQ(said(put(machine, 3, "a", "2")), "");
@@ -248,7 +249,7 @@ TEST(KeyValuesOfAJob, NobodyHearsOfAValueThatIsNotDurable) {
 
 // The first change is not durable when the second is made: each hears of its own.
 TEST(KeyValuesOfAJob, WhoAskedIsToldTheValueThatIsDurable) {
-  Machine machine = begun();
+  Begun machine;
   (void)hear(machine, 1, wire::Get{5, {"a"}});
   const auto set = [&](std::uint64_t id, const std::string& value) {
     return said(hear(machine, 2, wire::Put{id, "a", value, wire::kAnyKeyVersion, 2}));
@@ -261,7 +262,7 @@ TEST(KeyValuesOfAJob, WhoAskedIsToldTheValueThatIsDurable) {
 }
 
 TEST(KeyValuesOfAJob, WhatIsDurableIsToldWhileSomethingElseIsStored) {
-  Machine machine = begun({{"old", "1"}});
+  Begun machine({wire::KeyValue{"old", "1"}});
   EXPECT_EQ(said(put(machine, 2, "new", "2")), "store new=2; ");
   EXPECT_EQ(said(hear(machine, 1, wire::Get{5, {"old"}})), "1 got old=1; ");
   EXPECT_EQ(said(hear(machine, 1, wire::Get{6, {"none"}, true})), "1 got nothing; ");
@@ -270,7 +271,7 @@ TEST(KeyValuesOfAJob, WhatIsDurableIsToldWhileSomethingElseIsStored) {
 
 // P36: however a word waits for its answer.
 TEST(KeyValuesOfAJob, WhatALinkWaitsForIsBounded) {
-  Machine machine = begun();
+  Begun machine;
   EXPECT_EQ(said(put(machine, 2, "a", "1")), "store a=1; ");
   std::uint64_t id = 0;
   for (; id < kMaxUnanswered - 1; ++id) {
@@ -285,14 +286,14 @@ TEST(KeyValuesOfAJob, WhatALinkWaitsForIsBounded) {
   EXPECT_EQ(said(put(machine, 1, "b", "2")), "") << "nothing is heard there any more";
   const std::string end = said(machine.step({}, Stored{}));
   EXPECT_TRUE(end.ends_with("1 kept; 3 got a=1; 1 got a=1; close; ")) << end;
-  machine = begun();
-  EXPECT_EQ(said(put(machine, 2, "a", "1")), "store a=1; ");
-  for (id = 0; id <= kMaxUnanswered; ++id) (void)put(machine, 1, "a", "2");
-  EXPECT_TRUE(said(machine.step({}, Stored{})).ends_with("1 kept; close; "));
+  Begun other;
+  EXPECT_EQ(said(put(other, 2, "a", "1")), "store a=1; ");
+  for (id = 0; id <= kMaxUnanswered; ++id) (void)put(other, 1, "a", "2");
+  EXPECT_TRUE(said(other.step({}, Stored{})).ends_with("1 kept; close; "));
 }
 
 TEST(KeyValuesOfAJob, WhatIsNotDurableIsBounded) {
-  Machine machine = begun();
+  Begun machine;
   const std::string part(16U << 20U, 'v');
   const auto set = [&] {
     return said(hear(machine, 1, wire::Put{1, "a", part, wire::kAnyKeyVersion}));
@@ -306,13 +307,13 @@ TEST(KeyValuesOfAJob, WhatIsNotDurableIsBounded) {
 
 TEST(KeyValuesOfAJob, ComeBackWithTheJournal) {
   wire::Formation stored{.job = "job", .run_id = 7};
-  Machine machine = begun({{"a", "1"}}, stored);
+  Begun machine({{"a", "1"}}, stored);
   EXPECT_EQ(said(put(machine, 2, "a", "2")), "2 kept; ");
   EXPECT_EQ(said(hear(machine, 4, wire::Get{5, {"a"}})), "4 got a=1; ");
 }
 
 TEST(KeyValuesOfAJob, EndWithTheJobAndWhoWaitsIsTold) {
-  Machine machine = begun({{"a", "1"}});
+  Begun machine({wire::KeyValue{"a", "1"}});
   (void)hear(machine, 1, wire::Get{5, {"b"}});
   (void)hear(machine, 2, wire::AgentState{.job = "job", .places = {{"a"}}});
   EXPECT_EQ(said(hear(machine, 2, wire::Failed{})), "store all; ");
@@ -323,7 +324,7 @@ TEST(KeyValuesOfAJob, EndWithTheJobAndWhoWaitsIsTold) {
 }
 
 TEST(KeyValuesOfAJob, ThereIsAnEndToThem) {
-  Machine machine = begun();
+  Begun machine;
   const std::string part(16U << 20U, 'v');
   for (int i = 0; i < 15; ++i) {
     (void)put(machine, 1, cat(i), part);

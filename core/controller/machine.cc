@@ -1,182 +1,309 @@
 #include "core/controller/machine.h"
 
 #include <algorithm>
-#include <array>
+#include <initializer_list>
+#include <set>
+#include <variant>
 
 namespace holdfast::controller {
 
+using wire::PeerKind;
 using wire::Reason;
 using wire::Stage;
 
-Machine::Machine(Options options, std::optional<wire::Formation> stored)
-    : options_(std::move(options)) {
-  if (stored) {
-    formation_ = std::move(*stored);
-  } else {
-    formation_.job = options_.job;
-    formation_.run_id = options_.run_id;
-  }
+namespace {
+
+template <class... Kinds>
+bool is_any(const wire::Message& message) {
+  return (std::holds_alternative<Kinds>(message) || ...);
 }
+
+// Whether a process of this kind says such things (P40). The shell answers a StatusQuery itself.
+bool is_for(PeerKind kind, const wire::Message& message) {
+  switch (kind) {
+    case PeerKind::kWorker:
+      return is_any<wire::Register, wire::Report, wire::Repaired, wire::Progress, wire::GroupLost,
+                    wire::Finished, wire::Failed, wire::Put, wire::Get, wire::Heartbeat,
+                    wire::AskAddresses>(message);
+    case PeerKind::kAgent:
+      return is_any<wire::AgentState, wire::Failed, wire::Put, wire::Get, wire::Heartbeat,
+                    wire::AskAddresses>(message);
+    case PeerKind::kObserver:
+      return is_any<wire::Heartbeat, wire::Move>(message);
+    case PeerKind::kPeer:
+      return false;
+  }
+  return false;
+}
+
+constexpr std::size_t kMaxSparesMore = 256;  // Of an agent, than the job has places.
+
+// Why this can not be the table of an agent of the job, which has so many places.
+std::optional<Reason> too_much(const wire::AgentState& m, std::size_t places) {
+  const auto more_than = [](std::size_t count, std::size_t most, const char* what) {
+    const Reason why{.kind = Reason::Kind::kTooMuch,
+                     .count = static_cast<std::int64_t>(count),
+                     .total = static_cast<std::int64_t>(most),
+                     .detail = what};
+    return count > most ? std::optional(why) : std::nullopt;
+  };
+  auto why = excess({&m.agent_id, &m.host});
+  if (!why) why = more_than(m.places.size(), places, "places");
+  if (!why) why = more_than(m.spares.size(), places + kMaxSparesMore, "spares");
+  for (const auto& place : m.places) {
+    if (!why) why = excess({&place.node_id});
+  }
+  for (const auto& spare : m.spares) {
+    if (!why) why = excess({&spare.node_id});
+  }
+  if (!why) why = more_than(m.rehearsals.size(), places, "rehearsals");
+  for (const auto& rehearsal : m.rehearsals) {
+    if (!why) why = excess({&rehearsal.node_id});
+  }
+  return why;
+}
+
+}  // namespace
+
+Machine::Machine(Options options, std::optional<wire::Formation> stored)
+    : job_(std::move(options), std::move(stored)) {}
 
 Actions Machine::step(Instant now, const Event& event) {
-  now_ = now;
+  job_.now = now;
   std::visit([&](const auto& e) { on(e); }, event);
-  for (const Link link : std::exchange(dismissed_, {})) forget_agent(link);
-  return outbox_.take();
+  for (const Link link : job_.connections.take_dismissed()) forget_agent(link);
+  return job_.outbox.take();
 }
 
-wire::Formation Machine::formation() const {
-  wire::Formation whole = formation_;
-  if (members_.empty()) return whole;
-  whole.roster.clear();
-  for (const auto& member : each()) whole.roster.push_back(member.seat);
-  return whole;
-}
-
-void Machine::store() {
-  Store store{
-      .formation = formation_, .seats = {}, .kept = std::exchange(keeps_, {}), .writers = {}};
-  if (!std::exchange(roster_stored_, roster_stored_ || assembled())) {
-    store.formation = formation();
-  } else {
-    for (const Rank rank : changed_) store.seats.emplace(rank, at(rank).seat);
+std::optional<Instant> Machine::deadline() const {
+  if (job_.has_ended()) return job_end_.deadline();
+  std::optional<Instant> next;
+  const auto consider = [&](std::optional<Instant> instant) {
+    if (instant) next = next ? std::min(*next, *instant) : instant;
+  };
+  if (stage() == Stage::kAssembling) {
+    consider(job_.started + job_.options.topology_timeout);
+    consider(membership_.deadline());
+    consider(owners_.deadline());
+    return next;
   }
-  changed_.clear();
-  emit(std::move(store));
+  consider(rendezvous_.deadline());
+  consider(job_.roster.deadline());
+  consider(recovery_.deadline());
+  consider(hosts_.deadline());
+  return next;
 }
 
-void apply(const Store& store, wire::Formation& record) {
-  if (store.formation) {
-    auto roster = std::exchange(record.roster, {});
-    record = *store.formation;
-    if (record.roster.empty()) record.roster = std::move(roster);
-  }
-  for (const auto& [rank, seat] : store.seats) {
-    record.roster.at(static_cast<std::size_t>(rank)) = seat;
-  }
-}
-
-void Machine::on(const Stored&) {
-  outbox_.stored();
-}
-
-std::size_t Machine::unanswered(Link link) const {
-  return key_values_.pending(link) + outbox_.held_answers(link);
-}
-
-void Machine::note(Note::Kind kind, Rank rank, const Reason& reason, std::uint64_t detected_ns) {
-  emit(Note{kind, formation_.generation, formation_.version, rank, reason, detected_ns});
-}
-
-void Machine::send(Link link, wire::Message message) {
-  const auto peer = peers_.find(link);
-  if (peer != peers_.end() && !peer->second.dismissed) emit(Send{link, std::move(message)});
-}
-
-void Machine::tell_agents(const wire::Message& message) {
-  for (const auto& [link, state] : agents_) send(link, message);
+bool Machine::waits_for_place(const std::string& node_id, std::int64_t pid) const {
+  const std::set<Link> links = job_.connections.waiting_for(node_id);
+  return std::any_of(links.begin(), links.end(),
+                     [&](Link link) { return job_.connections.waiting().at(link).pid == pid; });
 }
 
 void Machine::on(const Started& e) {
-  started_ = now_;
-  waiting_since_ = now_;
-  for (const auto& kept : std::exchange(formation_.roster, {})) {
-    const bool resumed = formation_.stage == Stage::kRunning;
+  job_.started = job_.now;
+  for (const auto& kept : std::exchange(job_.formation.roster, {})) {
+    const bool resumed = stage() == Stage::kRunning;
     const bool is_empty = kept.incarnation == 0 && !kept.finished;
-    count_place(kept, true);
-    seat({.seat = kept,
-          .state = kept.finished ? SeatState::kFinished
-                   : is_empty    ? SeatState::kDead
-                                 : SeatState::kHeld,
-          .joined = resumed,
-          .heard = now_,
-          .version = kept.finished ? kept.version : formation_.version});
+    job_.roster.seat({.seat = kept,
+                      .state = kept.finished ? SeatState::kFinished
+                               : is_empty    ? SeatState::kDead
+                                             : SeatState::kHeld,
+                      .joined = resumed,
+                      .heard = job_.now,
+                      .version = kept.finished ? kept.version : job_.formation.version});
   }
-  roster_stored_ = assembled();
-  ended_ = ended_rank();
-  if (formation_.stage != Stage::kEnded) key_values_.restore(e.kept, e.writers);
-  miss_all_agents();
-  if (formation_.stage == Stage::kEnded) {
-    emit(End{formation_.success, formation_.end});
-    wait_for_agent();
-    if (!leaves_at_) leave();
-  } else if (!members_.empty() && formation_.stage != Stage::kRunning) {
+  job_.is_roster_stored = assembled();
+  rendezvous_.go_on();
+  if (!job_.has_ended()) job_.key_values.restore(e.kept, e.writers);
+  hosts_.miss_all();
+  if (job_.has_ended()) {
+    job_end_.go_on();
+  } else if (assembled() && stage() != Stage::kRunning) {
     // An order of the unfinished generation may have been carried out: ask anew, under a new
     // number.
-    begin({.kind = Reason::Kind::kSchedulerRestarted});
+    rendezvous_.begin({.kind = Reason::Kind::kSchedulerRestarted});
   }
 }
 
 void Machine::on(const ProvenDead& e) {
-  const wire::Ending gone{.kind = wire::Ending::Kind::kGone};
-  if (const auto early = arrivals_.find(e.node_id); early != arrivals_.end()) {
-    if (early->second.seat.incarnation == e.incarnation) died(early->second, gone, false, 0);
-    return;
-  }
-  const Rank rank = rank_of(e.node_id);
-  if (rank == kNoRank || at(rank).seat.incarnation != e.incarnation) return;
-  died(at(rank), gone, at(rank).seat.finished, 0);
+  const Member* member = find(e.node_id);
+  if (member == nullptr || member->seat.incarnation != e.incarnation) return;
+  const bool in_good_order = assembled() && member->seat.finished;
+  membership_.died(*member, {.kind = wire::Ending::Kind::kGone}, in_good_order, 0);
 }
 
 void Machine::on(const TimePassed&) {
-  const bool asks = formation_.stage == Stage::kAssembling && !askers_.empty();
-  if (asks && now_ >= askers_next_) {
-    owners_have_changed_ = true;  // By silence alone.
-    answer_askers();              // The job may begin by that, or end.
+  owners_.answer_askers_in_time();
+  if (job_.has_ended()) return job_end_.leave_in_time();
+  if (stage() == Stage::kAssembling) {
+    if (job_.now < job_.started + job_.options.topology_timeout) {
+      return membership_.maybe_tell_arrivals();
+    }
+    return job_end_.end(false, {.kind = Reason::Kind::kTooFewCame,
+                                .count = static_cast<std::int64_t>(arrivals().size()),
+                                .total = job_.options.world_size,
+                                .awaited = rendezvous_.awaited()});
   }
-  if (formation_.stage == Stage::kEnded) {
-    if (leaves_at_ && now_ >= *leaves_at_) leave();
-    return;
-  }
-  if (formation_.stage == Stage::kAssembling) {
-    if (now_ < started_ + options_.topology_timeout) return maybe_tell_arrivals();
-    return end(false, {.kind = Reason::Kind::kTooFewCame,
-                       .count = static_cast<std::int64_t>(arrivals_.size()),
-                       .total = options_.world_size,
-                       .awaited = awaited()});
-  }
-  check_hosts();
-  check_leases();
-  maybe_tell_progress();
-  if (waits_for_replacement() && now_ >= waiting_since_ + options_.replacement_timeout) {
-    end(false, {.kind = Reason::Kind::kNotFormedInTime, .awaited = awaited()});
+  hosts_.check();
+  membership_.check_leases();
+  recovery_.maybe_tell_progress();
+  if (const auto patience = rendezvous_.deadline(); patience && job_.now >= *patience) {
+    job_end_.end(false, {.kind = Reason::Kind::kNotFormedInTime, .awaited = rendezvous_.awaited()});
   }
 }
 
-std::optional<Instant> Machine::deadline() const {
-  if (formation_.stage == Stage::kEnded) return left_ ? std::nullopt : leaves_at_;
-  std::optional<Instant> next;
-  const auto consider = [&](Instant instant) { next = next ? std::min(*next, instant) : instant; };
-  if (formation_.stage == Stage::kAssembling) {
-    consider(started_ + options_.topology_timeout);
-    if (!arrivals_are_told_) consider(arrivals_next_);
-    if (!askers_.empty() && options_.host_silence != Duration{}) consider(askers_next_);
-    return next;
+void Machine::on(const Interrupted& e) {
+  if (job_.has_ended() || job_.options.by_agent || job_.options.comes_back) return;
+  job_end_.end(false, {.kind = Reason::Kind::kSchedulerInterrupted, .count = e.signal});
+}
+
+// ---- Who is connected ---------------------------------------------------------------------------
+
+void Machine::on(const Connected& e) {
+  job_.connections.connect(e.link, e.kind);
+  if (job_.has_ended()) job_end_.tell(e.link);
+}
+
+const Member* Machine::member_on(const Peer& peer) const {
+  if (!peer.has_seat) return nullptr;
+  return peer.rank != kNoRank ? &job_.roster.at(peer.rank) : &arrivals().at(peer.node_id);
+}
+
+void Machine::on(const Received& e) {
+  const Peer* peer = job_.connections.open(e.link);
+  if (peer == nullptr) return;
+  if (!is_for(peer->kind, e.message)) return reject_word(e.link, e.message);
+  if (Agent* agent = job_.agents.find(e.link)) {
+    hosts_.hear(*agent);
+    agent->beats = agent->beats || std::holds_alternative<wire::Heartbeat>(e.message);
   }
-  if (waits_for_replacement()) consider(waiting_since_ + options_.replacement_timeout);
-  if (!timers_.empty()) consider(timers_.begin()->first);
-  if (has_progress_to_tell()) consider(progress_next_);
-  if (watches_hosts() && hosts_look_at_) consider(*hosts_look_at_);
-  return next;
+  if (const Member* member = member_on(*peer)) {
+    // Also while others are still to come: its lease runs from then on.
+    job_.roster.hear(*member, job_.now);
+    // It lives after all. What it reported was struck out when it was lost: ask again.
+    if (member->state == SeatState::kSilent) {
+      hosts_.hear_member(*member);
+      job_.roster.advance(*member, SeatEvent::kHeard);
+      if (stage() == Stage::kStopping) rendezvous_.assign(peer->rank);
+    }
+  }
+  std::visit([&](const auto& message) { receive(e.link, message); }, e.message);
+}
+
+// It would say the same on every other connection.
+void Machine::on(const Unreadable& e) {
+  const Peer* peer = job_.connections.open(e.link);
+  if (peer == nullptr) return;
+  Reason why{.kind = Reason::Kind::kUnreadable, .node_id = peer->node_id, .detail = e.why};
+  if (const Agent* agent = job_.agents.find(e.link)) {
+    why.other = agent->agent_id;
+    why.host = agent->host;
+  }
+  job_.reject(e.link, std::move(why));
+}
+
+void Machine::on(const Closed& e) {
+  forget_agent(e.link);
+  transfers_.closed(e.link);
+  job_.connections.stop_waiting(e.link);
+  owners_.assign_free_places();
+  owners_.answer_askers();
+  job_.key_values.closed(e.link);
+  job_.outbox.closed(e.link);
+  const auto peer = job_.connections.close(e.link);
+  if (!peer || !peer->has_seat) return;
+  if (peer->rank == kNoRank) {  // Before the ranks are given it just makes room.
+    job_.roster.forget_arrival(peer->node_id);
+    return membership_.answer_waiting(peer->node_id);
+  }
+  const Member& member = job_.roster.at(peer->rank);
+  // Its lease runs on: a lost host closes nothing, and this end notices it late.
+  job_.roster.alter(member, [](Member& changed) { changed.link = 0; });
+  hosts_.hang_up(member);
+  // Without an agent nobody tells its exit code: a finished process that hung up has left.
+  if (member.seat.attempt == 0) job_.roster.advance(member, SeatEvent::kHungUp);
+  job_end_.maybe_all_left();
+}
+
+void Machine::reject_word(Link link, const wire::Message& message) {
+  job_.reject(link, {.kind = Reason::Kind::kNotItsWord,
+                     .count = static_cast<std::int64_t>(message.index()) + 1,
+                     .total = static_cast<std::int64_t>(job_.connections.at(link).kind)});
+}
+
+// ---- Agents -------------------------------------------------------------------------------------
+
+void Machine::receive(Link link, const wire::AgentState& m) {
+  if (m.protocol != wire::kProtocol) {
+    return job_.refuse(
+        link,
+        {.kind = Reason::Kind::kOtherProtocol, .count = m.protocol, .total = wire::kProtocol});
+  }
+  if (m.job != job_.formation.job) {
+    return job_.refuse(
+        link, {.kind = Reason::Kind::kOtherJob, .other = m.job, .detail = job_.formation.job});
+  }
+  if (job_.has_ended()) {
+    if (!job_.is_own_agent(m.agent_id)) return job_end_.tell(link);
+    return job_end_.tell_own_agent(link);
+  }
+  if (auto why = too_much(m, static_cast<std::size_t>(job_.options.world_size))) {
+    return job_.reject(link, *std::move(why));
+  }
+  // The same agent may come back before the end of its former connection is known.
+  if (const Link former = job_.agents.link_of(m.agent_id); former != 0 && former != link) {
+    job_.dismiss(former);
+    forget_agent(former);
+  }
+  Agent& agent = job_.agents.enter(link, m.agent_id);
+  const bool is_new = !std::exchange(agent.is_told, true);
+  if (is_new) recovery_.agent_came();
+  agent.host = m.host;
+  agent.takes = m.takes;
+  agent.spares = m.spares;
+  agent.rehearsals = m.rehearsals;
+  hosts_.hear(agent);
+  hosts_.look_at(job_.now + job_.options.host_silence);
+  if (agent.book != addresses_.name()) {
+    rendezvous_.receive(link, wire::AskAddresses{});
+    if (job_.connections.at(link).dismissed) return;  // It has asked for more than it may.
+  }
+  const auto former = job_.agents.take_words(link);
+  job_.agents.set_asks(link, m.places);
+  agent.has_others = false;
+  if (is_new) owners_.tell_who_has_them(link);
+  owners_.take_up(link, former);
+  owners_.assign_free_places();
+  owners_.answer_askers();
+  transfers_.maybe_balance();
+  job_end_.maybe_nobody_came();
+}
+
+void Machine::forget_agent(Link link) {
+  auto agent = job_.agents.remove(link);
+  if (!agent) return;
+  owners_.set_changed();
+  if (!agent->is_silent) hosts_.miss(*std::move(agent));
 }
 
 // ---- Key-values ---------------------------------------------------------------------------------
 
 // Who asks needs no rank. What is said of a value waits, as everything does, until it is durable.
 void Machine::receive(Link link, const wire::Put& m) {
-  if (formation_.stage == Stage::kEnded) return tell_end(link);
+  if (job_.has_ended()) return job_end_.tell(link);
   if (m.key == wire::kSucceeded) return reject_word(link, m);  // The scheduler alone puts that.
   // Whoever belongs to the job comes again, and says it again.
-  if (unanswered(link) >= kMaxUnanswered || outbox_.unstored_bytes() > kMaxStoredBytes) {
-    return dismiss(link);
+  if (job_.unanswered(link) >= kMaxUnanswered || job_.outbox.unstored_bytes() > kMaxStoredBytes) {
+    return job_.dismiss(link);
   }
-  const auto put = key_values_.put(m);
+  const auto put = job_.key_values.put(m);
   if (!put) return;
   if (put->outcome == KeyValues::Outcome::kSet) {
     Store store{
         .formation = {}, .seats = {}, .kept = {{m.key, m.value, put->version}}, .writers = {}};
     if (m.writer != 0) store.writers = {{m.writer, m.id, put->version}};
-    emit(std::move(store));
+    job_.emit(std::move(store));
   }
   wire::Kept kept{.id = m.id, .reason = {}, .is_set = put->is_set(), .version = put->version};
   if (put->outcome == KeyValues::Outcome::kNoRoom) {
@@ -184,27 +311,22 @@ void Machine::receive(Link link, const wire::Put& m) {
                    .count = static_cast<std::int64_t>(kMaxStoredBytes),
                    .total = static_cast<std::int64_t>(kMaxStoredKeys)};
   }
-  send(link, std::move(kept));
+  job_.send(link, std::move(kept));
   if (put->outcome != KeyValues::Outcome::kSet) return;
-  for (auto& answer : key_values_.answers(m.key)) emit(std::move(answer));
+  for (auto& answer : job_.key_values.answers(m.key)) job_.emit(std::move(answer));
 }
 
 void Machine::receive(Link link, const wire::Get& m) {
-  if (formation_.stage == Stage::kEnded) return tell_end(link);
+  if (job_.has_ended()) return job_end_.tell(link);
   Found found;
-  if (key_values_.get(link, m, found)) {
+  if (job_.key_values.get(link, m, found)) {
     Action answer = found ? Action(Answer{link, m.id, std::move(found)})
                           : Action(Send{link, wire::Got{.id = m.id}});
     // What is durable may be told while something else is being stored.
-    if (!outbox_.is_unstored(m.keys)) return outbox_.add_at_once(std::move(answer));
-    emit(std::move(answer));
+    if (!job_.outbox.is_unstored(m.keys)) return job_.outbox.add_at_once(std::move(answer));
+    job_.emit(std::move(answer));
   }
-  if (unanswered(link) > kMaxUnanswered) dismiss(link);
-}
-
-void Machine::on(const Interrupted& e) {
-  if (formation_.stage == Stage::kEnded || options_.by_agent || options_.comes_back) return;
-  end(false, {.kind = Reason::Kind::kSchedulerInterrupted, .count = e.signal});
+  if (job_.unanswered(link) > kMaxUnanswered) job_.dismiss(link);
 }
 
 }  // namespace holdfast::controller

@@ -1,177 +1,58 @@
-// The scheduler's decisions: who has which rank, and what all do after a fault.
+// The scheduler's decisions: who has which rank, and what all do after a fault. This class hands
+// each event to the rule that it concerns; the rules stand below each other in the order of its
+// fields, and know only those above them there.
 //
 // Pure: no clock, no I/O, no threads, no randomness, no unordered containers. The same state and
 // the same event give the same actions. What it says to others it says only once the record behind
 // it is durable (Outbox). Why it is right: docs/protocol/recovery.md.
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <initializer_list>
-#include <map>
-#include <optional>
-#include <set>
-#include <span>
-#include <string>
-#include <utility>
-#include <variant>
-#include <vector>
-
 #include "base/ids.h"
-#include "core/address_book.h"
-#include "core/controller/belief.h"
+#include "core/controller/addresses.h"
 #include "core/controller/events.h"
-#include "core/controller/key_values.h"
-#include "core/controller/outbox.h"
-#include "core/planner/planner.h"
-#include "core/table.h"
+#include "core/controller/hosts.h"
+#include "core/controller/job.h"
+#include "core/controller/job_end.h"
+#include "core/controller/membership.h"
+#include "core/controller/owners.h"
+#include "core/controller/recovery.h"
+#include "core/controller/rendezvous.h"
+#include "core/controller/transfers.h"
 #include "wire/formation.h"
 #include "wire/messages.h"
 
 namespace holdfast::controller {
 
-struct Options {
-  std::string job;
-  std::uint64_t run_id = 0;  // For a new record: 64 random bits.
-  std::int32_t world_size = 0;
-  Duration topology_timeout{};     // Until all processes have come.
-  Duration lease{};                // Silence after which a process counts as lost.
-  Duration replacement_timeout{};  // How long a lost rank is waited for.
-  Duration host_silence{};         // Of several hosts: the least after which one counts as lost.
-  bool by_agent = false;           // An agent has started this scheduler, and would start another.
-  std::string own_host;            // As in Register.
-  std::string boot;                // The memory (Register) of whoever has our clock begins so.
-  std::string own_agent;           // How the id of that agent begins; empty: any agent may be it.
-  std::string suspect_host;        // Its scheduler has lost its lease: it may be lost as well.
-  bool comes_back = false;         // Somebody starts it again, after whatever end it may find.
-  Duration agent_patience{};       // How long that agent is waited for, after the end.
-};
-
-// What a seat is: whether a process holds it, and whether its training has ended.
-enum class SeatState : std::uint8_t {
-  kHeld,      // By a process that trains, or starts to.
-  kSilent,    // By a process whose lease has run out; it may live.
-  kDead,      // Its process is dead.
-  kFinished,  // Its training has ended in good order; the process is still here.
-  kOrphaned,  // Its training has ended, but its process died before it was told that all is well.
-  kLeft,      // Its training has ended, and its process has left.
-  kDeserted,  // Its process has ended with exit code 0 without ending its training.
-};
-inline constexpr std::size_t kSeatStates = 7;
-enum class SeatEvent : std::uint8_t {
-  kTakenOver,  // Another process holds it from now on.
-  kTrainingEnded,
-  kDied,       // Not in good order.
-  kEndedWell,  // Exit code 0, or a finished process that is gone.
-  kLeaseOver,
-  kHeard,
-  kHungUp,  // A finished process without an agent has closed its connection.
-};
-inline constexpr std::size_t kSeatEvents = 7;
-[[nodiscard]] const char* name(SeatState state);
-[[nodiscard]] const char* name(SeatEvent event);
-// The table {state × event}. Nothing: the event leaves the state as it is.
-[[nodiscard]] std::optional<SeatState> after(SeatState state, SeatEvent event);
-
-// What leads a job from one wire::Stage to the next.
-enum class StageEvent : std::uint8_t {
-  kBegun,     // A new generation.
-  kPlanned,   // All have reported: it is known from which version all go on.
-  kRepaired,  // All hold that version.
-  kOver,      // The job has ended, well or not.
-};
-[[nodiscard]] const char* name(StageEvent event);
-// {stage × event}; see core/table.h.
-[[nodiscard]] std::span<const Transition<wire::Stage>> stage_transitions();
-
-// A seat, the process that holds it, and what is known of that. Before the ranks are given, a
-// process that has registered.
-struct Member {
-  wire::Seat seat;
-  Rank rank = kNoRank;  // Not given yet.
-  SeatState state = SeatState::kHeld;
-  Link link = 0;
-  Link newest = 0;                // Of the connections on which this process has registered.
-  bool joined = false;            // It has reported once.
-  wire::Ending ending;            // Of the newest process of the seat that has ended,
-  std::int64_t ended_pid = 0;     // with its number,
-  std::uint64_t detected_ns = 0;  // and when its agent knew.
-  Instant heard{};
-  std::optional<Instant> called{};  // When its silence was first noticed: it has its last call.
-  std::optional<Instant> timer{};   // When it is looked at; not later than its silence counts.
-  Version version = 0;              // By its own Progress.
-  double loss = 0;
-  bool is_free = false;  // The agent whose place it is counts as lost.
-  bool is_there = true;  // Nobody has said NotThere since it was heard last.
-};
-
-// What is at the other end of a connection.
-struct Peer {
-  wire::PeerKind kind = wire::PeerKind::kWorker;
-  bool dismissed = false;       // Its connection is being closed: nothing is heard of it any more.
-  bool is_told_end = false;     // Of the job.
-  std::string node_id;          // Of the process that has registered here; empty: none has,
-  Incarnation incarnation = 0;  // as is this.
-  bool has_seat = false;        // What it says is the word of a seat,
-  Rank rank = kNoRank;          // of this one; kNoRank: the ranks are not given yet.
-};
-
-// An agent that is here, or that is missed.
-struct Agent {
-  std::string agent_id;
-  std::string host;
-  std::set<std::string> nodes;         // Of its places that its table has.
-  std::vector<wire::PlaceState> asks;  // The places in it that are another one's, who may be lost.
-  bool has_others = false;             // It has places as well that it has lost for good.
-  std::uint32_t takes = 0;             // As of wire::AgentState, as is the next.
-  std::vector<wire::SpareState> spares;
-  std::vector<wire::RehearsalState> rehearsals;
-  bool is_told = false;  // Of progress, from the next on.
-  Instant heard{};
-  Duration gap{};                   // The longest between two words; old ones count ever less.
-  std::optional<Instant> called{};  // When its silence was noticed: it has its last call.
-  bool is_silent = false;           // Its host counts as lost.
-  bool has_hung_up = false;         // It was here, and its connection has ended.
-  Duration asks_every{};            // Whether its processes are there, once all have hung up,
-  Instant asks_at{};                // and when next.
-  bool beats = false;               // So its silence says something.
-  std::uint64_t book = 0;           // The name of the address book that it has; 0: none.
-};
-// What the only agent that speaks for a place says of it.
-struct PlaceWord {
-  Link link = 0;
-  wire::PlaceState place;
-};
-
-inline constexpr std::size_t kMaxNameBytes = 1024;   // Of a node, a host, a memory, an agent.
-inline constexpr std::int64_t kMaxGroupsLost = 20;   // On end, without a death and without a step.
-inline constexpr std::size_t kMaxSparesMore = 256;   // Of an agent, than the job has places.
-inline constexpr std::size_t kMaxTextBytes = 65536;  // Of the words in which somebody fails.
-
 class Machine {
  public:
   Machine(Options options, std::optional<wire::Formation> stored);
+  Machine(const Machine&) = delete;  // Its rules refer to its job.
+  Machine& operator=(const Machine&) = delete;
 
   [[nodiscard]] Actions step(Instant now, const Event& event);
 
   // When TimePassed is wanted at the latest.
   [[nodiscard]] std::optional<Instant> deadline() const;
 
-  [[nodiscard]] wire::Formation formation() const;
-  [[nodiscard]] wire::Stage stage() const { return formation_.stage; }
-  [[nodiscard]] Generation generation() const { return formation_.generation; }
-  [[nodiscard]] const wire::Formation& head() const { return formation_; }  // Without its roster.
-  [[nodiscard]] const KeyValues& key_values() const { return key_values_; }
-  [[nodiscard]] bool assembled() const { return !members_.empty(); }
-  [[nodiscard]] const std::vector<Member>& members() const { return members_; }  // By rank.
-  [[nodiscard]] const Member* find(const std::string& node_id) const;
-  [[nodiscard]] const std::map<Link, Peer>& peers() const { return peers_; }
-  [[nodiscard]] const std::map<Link, Agent>& agents() const { return agents_; }
+  [[nodiscard]] wire::Formation formation() const { return job_.record(); }
+  [[nodiscard]] wire::Stage stage() const { return job_.formation.stage; }
+  [[nodiscard]] Generation generation() const { return job_.formation.generation; }
+  [[nodiscard]] const wire::Formation& head() const { return job_.formation; }  // Without roster.
+  [[nodiscard]] const KeyValues& key_values() const { return job_.key_values; }
+  [[nodiscard]] bool assembled() const { return job_.roster.assembled(); }
+  [[nodiscard]] const std::vector<Member>& members() const { return job_.roster.members(); }
+  [[nodiscard]] const Member* find(const std::string& node_id) const {
+    return job_.roster.find(node_id);
+  }
+  [[nodiscard]] const std::map<Link, Peer>& peers() const { return job_.connections.all(); }
+  [[nodiscard]] const std::map<Link, Agent>& agents() const { return job_.agents.here(); }
   [[nodiscard]] bool waits_for_place(const std::string& node_id, std::int64_t pid) const;
   // How many members it has looked at so far: its work, as far as it grows with the world.
-  [[nodiscard]] std::uint64_t looks() const { return looks_; }
+  [[nodiscard]] std::uint64_t looks() const { return job_.roster.looks(); }
   // Who is here before the ranks are given, by node id.
-  [[nodiscard]] const std::map<std::string, Member>& arrivals() const { return arrivals_; }
+  [[nodiscard]] const std::map<std::string, Member>& arrivals() const {
+    return job_.roster.arrivals();
+  }
 
  private:
   void on(const Started& e);
@@ -180,299 +61,40 @@ class Machine {
   void on(const Unreadable& e);
   void on(const Closed& e);
   void on(const ProvenDead& e);
-  void on(const NotThere& e);
-  void on(const Stored&);
+  void on(const NotThere& e) { hosts_.receive(e); }
+  void on(const Stored&) { job_.outbox.stored(); }
   void on(const TimePassed&);
   void on(const Interrupted& e);
 
-  void receive(Link link, const wire::Register& m);
+  void receive(Link link, const wire::Register& m) { membership_.receive(link, m); }
   void receive(Link link, const wire::AgentState& m);
-  void receive(Link link, const wire::Report& m);
-  void receive(Link link, const wire::Repaired& m);
-  void receive(Link link, const wire::Progress& m);
-  void receive(Link link, const wire::GroupLost& m);
-  void receive(Link link, const wire::Finished& m);
-  void receive(Link link, const wire::Failed& m);
-  void receive(Link link, const wire::Move& m);
+  void receive(Link link, const wire::Report& m) { recovery_.receive(link, m); }
+  void receive(Link link, const wire::Repaired& m) { rendezvous_.receive(link, m); }
+  void receive(Link link, const wire::Progress& m) { recovery_.receive(link, m); }
+  void receive(Link link, const wire::GroupLost& m) { recovery_.receive(link, m); }
+  void receive(Link link, const wire::Finished& m) { recovery_.receive(link, m); }
+  void receive(Link link, const wire::Failed& m) { recovery_.receive(link, m); }
+  void receive(Link link, const wire::Move& m) { transfers_.receive(link, m); }
+  void receive(Link link, const wire::AskAddresses& m) { rendezvous_.receive(link, m); }
   void receive(Link link, const wire::Put& m);
   void receive(Link link, const wire::Get& m);
-  void receive(Link link, const wire::AskAddresses&);
   template <class Other>
   void receive(Link, const Other&) {
   }  // Heartbeats are heard in on(Received); the rest is nonsense.
 
-  // Links (links.cc)
-  void refuse(Link link, wire::Reason reason);
-  void reject(Link link, wire::Reason reason);
-  void reject_word(Link link, const wire::Message& message);
-  void dismiss(Link link);
-  void tell_end(Link link);
-  void tell_end_to_all();
-  [[nodiscard]] static std::optional<wire::Reason> excess(
-      std::initializer_list<const std::string*> names);
-
-  // Membership (membership.cc)
-  // Whether a process may have a place that another has, or had.
-  struct Verdict {
-    enum class Kind : std::uint8_t { kTakes, kWaits, kNever };
-    Kind kind = Kind::kTakes;
-    wire::Reason reason;
-  };
-  void admit_early(Link link, const wire::Register& m);
-  void maybe_tell_arrivals();
-  void admit(Link link, Rank rank, const wire::Register& m);
-  [[nodiscard]] Verdict verdict_on(Rank rank, const wire::Register& m) const;
-  [[nodiscard]] Verdict early_verdict_on(const wire::Register& m) const;
-  void turn_away(Link link, const wire::Register& m, const Verdict& verdict);
-  [[nodiscard]] wire::Reason leased(Rank rank) const;
-  void note_taken(const wire::Register& m, const wire::Reason& reason);
-  void keep_waiting(Link link, const wire::Register& m, wire::Reason reason);
-  void stop_waiting(Link link);
-  void answer_waiting(const std::string& node_id);
-  [[nodiscard]] bool may_assemble() const;
-  void assemble();
-  void take_over(Rank rank, Link link, const wire::Register& m);
-  void welcome(Rank rank);
-  void died(Member& member, const wire::Ending& ending, bool in_good_order,
-            std::uint64_t detected_ns);
-  [[nodiscard]] std::optional<wire::Reason> elsewhere(const wire::Register& m) const;
-  [[nodiscard]] const Member* one_with(const std::string& memory) const;
-  void count_place(const wire::Seat& seat, bool in);
-  [[nodiscard]] std::vector<PeerPlace> peer_places() const;
-  void refresh_book();
-
-  // Seats (seats.cc)
-  void seat(Member member);
-  // What is counted of members changes through this only.
-  template <class Change>
-  void alter(Member& member, Change change) {
-    count(member, false);
-    change(member);
-    count(member, true);
-  }
-  void count(const Member& member, bool in);
-  void set_version(Member& member, Version version);
-  void advance(Member& member, SeatEvent event);
-  [[nodiscard]] std::size_t in_state(SeatState state) const {
-    return seats_[static_cast<std::size_t>(state)];
-  }
-  void watch(Member& member);
-  void check_leases();
-  void lose(Member& member);
-  void hear(Member& member);
-  [[nodiscard]] Instant silent_at(const Member& member) const;
-  [[nodiscard]] bool lease_runs(const Member& member) const;
-  [[nodiscard]] bool is_timed(const Member& member) const;  // A time is set for what it is in.
-  [[nodiscard]] std::vector<wire::Awaited> awaited() const;
-  [[nodiscard]] bool waits_for_replacement() const;
-  [[nodiscard]] Rank rank_of(const std::string& node_id) const;
-  [[nodiscard]] Rank rank_at(Link link) const;
-  [[nodiscard]] Member* member_on(Link link);
-  // All looks at members go through these.
-  [[nodiscard]] Member& at(Rank rank) {
-    ++looks_;
-    return members_[static_cast<std::size_t>(rank)];
-  }
-  [[nodiscard]] const Member& at(Rank rank) const {
-    ++looks_;
-    return members_[static_cast<std::size_t>(rank)];
-  }
-  [[nodiscard]] const std::vector<Member>& each() const {
-    looks_ += members_.size();
-    return members_;
-  }
-  void attach(Member& member, Link link, const wire::Register& m);
-  void detach(Member& member);
-
-  // Agents (agents.cc)
-  [[nodiscard]] bool is_given(const wire::Register& m) const;
-  [[nodiscard]] static std::optional<wire::Reason> too_much(const wire::AgentState& m,
-                                                            std::size_t places);
   void forget_agent(Link link);
-  void forget_link(const std::string& agent_id, Link link);
-  void forget_arrival(const std::string& node_id);
-  void take_up(Link link, const std::map<std::string, PlaceWord>& former);
-  bool take_word(Link link, const wire::PlaceState& place);
-  void forget_word(const std::string& node_id);
-  void answer_askers();
-  void tell_who_has_them(Link link);
-  void apply_word(const wire::PlaceState& place);
-  void apply_word_on(const std::string& node_id);
-  void tell_how(Member& member, const wire::PlaceState& place);
-  void evict(const Member& member);
-  [[nodiscard]] bool is_own_agent(const std::string& agent_id) const;
-  [[nodiscard]] bool speaks_for_a_place(Link link) const;
+  void reject_word(Link link, const wire::Message& message);
+  [[nodiscard]] const Member* member_on(const Peer& peer) const;
 
-  // Hosts (hosts.cc)
-  [[nodiscard]] bool watches_hosts() const;
-  void hear_agent(Agent& agent);
-  void host_speaks(const Member& member);
-  void hang_up(const Member& member);
-  [[nodiscard]] bool has_hung_up(const Agent& agent) const;
-  [[nodiscard]] bool is_proven_lost(const Agent& agent) const;
-  void ask(Agent& agent);
-  [[nodiscard]] Duration silence_of(const Agent& agent) const;
-  [[nodiscard]] bool is_silent_for_long(Agent& agent);
-  void miss_agent(Agent agent);
-  void miss_all_agents();
-  void look_at_hosts(Instant when);
-  void check_hosts();
-  [[nodiscard]] bool is_awaited(const std::string& agent_id, const std::string& not_from) const;
-  [[nodiscard]] bool is_here(const Agent& agent) const;
-  void check_host(Agent& agent, std::set<Rank>& lost);
-  void tell_lost(const std::set<Rank>& ranks, const std::string& heir);
-
-  // Whose places are whose (owners.cc)
-  // Whether an agent may have a place that it asks for.
-  enum class Right : std::uint8_t {
-    kIts,     // It is the agent's, from now on if not before.
-    kNotYet,  // It is that of another one, which may be lost.
-    kLost,    // It was granted to another one since: the agent drops it.
-  };
-  [[nodiscard]] Right right_to(const std::string& node_id, const Agent& asker) const;
-  [[nodiscard]] const Agent* speaker(const std::string& node_id) const;
-  [[nodiscard]] const Agent* owner_here(const std::string& node_id) const;
-  [[nodiscard]] Link link_of_agent(const std::string& agent_id) const;
-  void own(Rank rank, const std::string& agent_id);
-  void set_owner(Member& member, const std::string& agent_id);
-  void retire(Member& member);
-  void free_places(const std::string& agent_id, bool free);
-  void set_given(Member& member);
-  void tell_owners();
-  void tell_places(Link link, Agent& agent);
-  [[nodiscard]] std::vector<std::string> lacking(const Agent& agent) const;
-  void hand_over(const std::set<Rank>& ranks, Link heir);
-  [[nodiscard]] std::map<std::string, std::set<Rank>> free_by_memory(
-      const std::set<Rank>& ranks) const;
-  void assign_free_places();
-  [[nodiscard]] Link host_for(std::size_t places, const std::string& not_on,
-                              const std::string& only_on) const;
-  struct Transfer {  // Other hosts shall have the places of one that lives.
-    std::set<Rank> ranks;
-    std::set<std::string> agents;  // That have them now.
-    Link heir = 0;                 // An agent.
-    Link asker = 0;                // An observer; 0: nobody has asked.
-    bool drains = false;
-    wire::Reason what;  // As the generation's cause.
-  };
-  [[nodiscard]] std::optional<wire::Reason> plan_move(const wire::Move& m,
-                                                      Transfer& transfer) const;
-  [[nodiscard]] bool takes(const Agent& agent, std::size_t places) const;
-  [[nodiscard]] bool is_drained(const std::string& agent_id) const;
-  void drain(const Transfer& transfer);
-  void answer_transfer(const Transfer& transfer, wire::Reason reason);
-  void begin_transfer();
-  [[nodiscard]] bool carry_out_transfer(const std::set<Rank>& disbelieved);
-  void maybe_balance();
-
-  // Recovery (recovery.cc)
-  void enter(StageEvent event);
-  void begin(wire::Reason cause);
-  void rank_lost(Rank rank, const wire::Reason& cause, std::uint64_t detected_ns);
-  [[nodiscard]] Said said_by(Rank rank, const wire::Report& report) const;
-  void disbelieve(Rank rank, Version said, Version possible);
-  [[nodiscard]] bool disbelieve_some(std::set<Rank>& ended);
-  using HeldCopies = std::map<Rank, std::vector<planner::Copy>>;
-  [[nodiscard]] HeldCopies held_copies() const;
-  static void list(Rank rank, const wire::Report& report, const HeldCopies& held,
-                   planner::Table& table);
-  [[nodiscard]] planner::Table table(const std::set<Rank>& disbelieved,
-                                     const std::set<Rank>& without) const;
-  void carry_out(const planner::Plan& plan);
-  void give(const planner::Order& order);
-  [[nodiscard]] wire::Location location_of(Rank holder, Rank asker);
-  void maybe_plan();
-  void next_round();
-  void resume();
-  void assign(Rank rank);
-  void proven(Rank rank, Version version);
-  void reach(Version version);
-  void maybe_tell_progress();
-  [[nodiscard]] bool has_progress_to_tell() const;
-  void maybe_all_left();
-  void maybe_nobody_came();
-  void end(bool success, wire::Reason reason);
-  void wait_for_agent();
-  void leave();
-  [[nodiscard]] Rank ended_rank() const;
-  [[nodiscard]] Rank world_size() const { return static_cast<Rank>(members_.size()); }
-
-  void emit(Action action) { outbox_.add(std::move(action)); }
-  [[nodiscard]] std::size_t unanswered(Link link) const;
-  void note(Note::Kind kind, Rank rank, const wire::Reason& reason, std::uint64_t detected_ns = 0);
-  void store();
-  void send(Link link, wire::Message message);
-  void tell_agents(const wire::Message& message);
-
-  Options options_;
-  wire::Formation formation_;                     // But for its roster, which is in members_.
-  std::vector<Member> members_;                   // By rank; empty until all processes have come.
-  std::array<std::size_t, kSeatStates> seats_{};  // How many of members_ are in each state.
-  // Of the members whose training has not ended, how many
-  std::size_t absent_ = 0;                     // have no process,
-  std::size_t unjoined_ = 0;                   // have one that has not reported yet.
-  std::map<Version, std::size_t> versions_;    // How many of members_ are at each.
-  std::set<std::pair<Instant, Rank>> timers_;  // As of Member::timer.
-  std::map<std::string, Rank> ranks_;          // By node id.
-  std::map<std::string, Member> arrivals_;     // By node id, until then.
-  bool arrivals_are_told_ = true;              // How many they are.
-  Instant arrivals_next_{};                    // They are not told before.
-  struct Sharers {                             // Processes that share one memory.
-    std::size_t all = 0;
-    std::size_t unreachable = 0;  // Those without an endpoint.
-  };
-  std::map<std::string, Sharers> memories_;  // Of all members and arrivals.
-  std::size_t unreachable_ = 0;              // Of all these.
-  AddressBook book_;                         // Which the agents were told of last.
-  bool is_book_old_ = false;                 // A place has changed since.
-  std::map<Link, Peer> peers_;
-  std::vector<Link> dismissed_;  // By the event that is being handled.
-  // Processes that ask for a place which they can not have yet; there may be several for one.
-  std::map<Link, wire::Register> pending_;
-  std::map<std::string, std::set<Link>> waiting_;  // The same, by node id.
-  std::map<Link, Agent> agents_;
-  std::map<std::string, Link> agent_links_;  // By agent_id.
-  std::vector<Agent> missing_;        // Their connections have ended, and they are not back yet.
-  std::set<Link> askers_;             // Agents whose Agent::asks are not empty.
-  bool owners_have_changed_ = false;  // Since the askers were answered.
-  Instant askers_next_{};             // Before the ranks are given: when they are answered again.
-  std::set<Link> untold_;  // Agents that are to hear which places they have, if they do not know.
-  std::map<std::string, std::set<Rank>> owned_;  // By Seat::agent, where there is one.
-  std::set<Rank> free_;                          // Whose Member::is_free is true.
-  std::set<Rank> given_;                         // Whose Seat::given is true.
-  std::set<Rank> vacant_;                        // Whose seat no process has.
-  std::vector<std::pair<Link, Rank>> retired_;   // Their processes are to hear it.
-  std::optional<Transfer> transfer_;
-  // Agents whose places went to others, or that were to have those of others: nothing moves to
-  // them.
-  std::set<std::string> emptied_;
-  bool has_proven_ = false;                       // Some generation, by a step of all.
-  std::optional<Instant> hosts_look_at_;          // When some host may count as lost.
-  std::map<std::string, std::string> lost_;       // Hosts, by agent, whose places are free.
-  std::map<std::string, PlaceWord> place_words_;  // By node id.
-  KeyValues key_values_;
-  std::vector<wire::KeyValue> keeps_;     // To be stored with the next formation.
-  std::set<Rank> changed_;                // The seats, likewise.
-  bool roster_stored_ = false;            // Or on its way to it.
-  std::map<Rank, wire::Report> reports_;  // Of the generation being formed.
-  int round_ = 0;             // Of the orders: 1 for each its own arena, 2 copies from others.
-  std::set<Rank> repairing_;  // Of this round, not yet repaired.
-  std::set<Rank> moved_;  // Have reported in this generation, and are on another host than before.
-  std::set<Rank> unproven_;       // Have made no step yet in the running generation.
-  Rank ended_ = kNoRank;          // As of wire::Assignment, for the running generation.
-  std::int64_t groups_lost_ = 0;  // Without a death, since all have made a step.
-  std::optional<std::pair<Generation, Version>> progress_told_;  // To all agents that are here.
-  Instant progress_next_{};           // Agents are not told of progress before.
-  double loss_ = 0;                   // The newest that was heard of.
-  Instant all_are_back_{};            // After a restart, also who has no rank.
-  std::optional<Instant> leaves_at_;  // At the latest, where an agent is waited for.
-  bool left_ = false;
-  mutable std::uint64_t looks_ = 0;
-  mutable std::string unspoken_;  // Of the arrivals, one of which no agent had spoken yet.
-  Instant now_{};
-  Instant started_{};
-  Instant waiting_since_{};  // Since when ranks are stopped.
-  Outbox outbox_;
+  Job job_;
+  JobEnd job_end_{job_};
+  Addresses addresses_{job_};
+  Rendezvous rendezvous_{job_, addresses_};
+  Membership membership_{job_, job_end_, rendezvous_, [this] { recovery_.maybe_plan(); }};
+  Owners owners_{job_, membership_};
+  Transfers transfers_{job_, job_end_, rendezvous_, owners_};
+  HostWatch hosts_{job_, membership_, owners_};
+  Recovery recovery_{job_, job_end_, rendezvous_, membership_, transfers_};
 };
 
 }  // namespace holdfast::controller

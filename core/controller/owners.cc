@@ -1,112 +1,128 @@
-// Whose places are whose. The scheduler grants them: a place without a living owner goes to an
-// agent that takes places of others, or to whoever asks for it. A seat names its owner, and that is
-// on record before anybody hears of it. An agent is told which places it has (Places) whenever its
-// own table says otherwise.
-#include <algorithm>
-#include <utility>
+#include "core/controller/owners.h"
 
-#include "core/controller/machine.h"
+#include <algorithm>
 
 namespace holdfast::controller {
 
 using wire::Reason;
 using wire::Stage;
 
-namespace {
-
-bool begins_anew(const planner::Plan& plan) {
-  return std::any_of(plan.orders.begin(), plan.orders.end(),
-                     [](const auto& order) { return order.act == wire::Act::kBegin; });
+// Whose places this agent asks for. It waits for them, in case that one is lost.
+void Owners::tell_who_has_them(Link link) {
+  const Agent& agent = agents_.at(link);
+  for (const auto& place : agent.asks) {
+    if (right_to(place.node_id, agent) != Right::kNotYet) continue;
+    const Agent* other = owner_here(place.node_id);
+    if (other == nullptr) continue;
+    return job_.send(link, wire::Waiting{{.kind = Reason::Kind::kNotItsPlace,
+                                          .node_id = place.node_id,
+                                          .other = other->agent_id,
+                                          .other_host = other->host}});
+  }
 }
 
-}  // namespace
+void Owners::take_up(Link link, const std::map<std::string, PlaceWord>& former) {
+  Agent& agent = agents_.at(link);
+  std::vector<wire::PlaceState> asks;
+  std::vector<wire::PlaceState> taken;
+  std::vector<std::string> from_others;
+  for (const auto& place : agent.asks) {
+    switch (right_to(place.node_id, agent)) {
+      case Right::kIts:
+        if (agents_.take_word(link, place)) from_others.push_back(place.node_id);
+        taken.push_back(place);
+        break;
+      case Right::kNotYet:
+        asks.push_back(place);
+        break;
+      case Right::kLost:
+        agent.has_others = true;
+        break;
+    }
+  }
+  agents_.set_asks(link, std::move(asks));
+  for (const auto& node_id : from_others) {
+    if (!roster_.assembled()) membership_.forget_arrival(node_id);
+  }
+  for (const auto& place : taken) {
+    if (const Rank rank = roster_.rank_of(place.node_id); rank != kNoRank)
+      own(rank, agent.agent_id);
+  }
+  if (job_.has_ended()) return;
+  if (roster_.has_changed()) job_.store();
+  agents_.set_untold(link);
+  tell_owners();
+  for (const auto& place : taken) {
+    const auto before = former.find(place.node_id);
+    if (before == former.end() || before->second.place != place) membership_.apply_word(place);
+  }
+  membership_.maybe_assemble();
+}
 
-const Agent* Machine::speaker(const std::string& node_id) const {
-  const auto word = place_words_.find(node_id);
-  return word == place_words_.end() ? nullptr : &agents_.at(word->second.link);
+void Owners::answer_askers() {
+  if (!std::exchange(have_changed_, false) || job_.has_ended()) return;
+  for (const Link link : std::set<Link>(agents_.askers())) {
+    take_up(link, {});
+  }
+  if (!roster_.assembled()) askers_next_ = job_.now + job_.options.host_silence;
 }
 
 // The agent, if it is here, whose place it is, or that speaks for it before the ranks are given.
-const Agent* Machine::owner_here(const std::string& node_id) const {
-  const Rank rank = rank_of(node_id);
-  if (rank == kNoRank) return speaker(node_id);
-  const Link here = link_of_agent(at(rank).seat.agent);
+const Agent* Owners::owner_here(const std::string& node_id) const {
+  const Rank rank = roster_.rank_of(node_id);
+  if (rank == kNoRank) return agents_.speaker(node_id);
+  const Link here = agents_.link_of(roster_.at(rank).seat.agent);
   return here == 0 ? nullptr : &agents_.at(here);
 }
 
-Link Machine::link_of_agent(const std::string& agent_id) const {
-  const auto found = agent_links_.find(agent_id);
-  return found == agent_links_.end() ? 0 : found->second;
-}
-
 // Before the ranks are given, no host counts as lost. But a silent one may be, and started again.
-Machine::Right Machine::right_to(const std::string& node_id, const Agent& asker) const {
-  const Rank rank = rank_of(node_id);
+Owners::Right Owners::right_to(const std::string& node_id, const Agent& asker) const {
+  const Rank rank = roster_.rank_of(node_id);
   if (rank == kNoRank) {
-    const Agent* other = speaker(node_id);
+    const Agent* other = agents_.speaker(node_id);
     if (other == nullptr || other->agent_id == asker.agent_id) return Right::kIts;
-    const bool may_be_lost = other->beats && options_.host_silence != Duration{};
-    const bool is_lost = may_be_lost && now_ >= other->heard + options_.host_silence;
+    const bool may_be_lost = other->beats && job_.options.host_silence != Duration{};
+    const bool is_lost = may_be_lost && job_.now >= other->heard + job_.options.host_silence;
     return is_lost ? Right::kIts : Right::kNotYet;
   }
-  const Member& member = at(rank);
+  const Member& member = roster_.at(rank);
   const std::string& owner = member.seat.agent;
   if (owner.empty() || owner == asker.agent_id) return Right::kIts;
   if (member.is_free && !is_drained(asker.agent_id)) return Right::kIts;
-  const bool is_here = link_of_agent(owner) != 0;
-  if (member.seat.given && (is_here || watches_hosts())) return Right::kLost;
+  const bool is_here = agents_.link_of(owner) != 0;
+  if (member.seat.given && (is_here || job_.watches_hosts())) return Right::kLost;
   if (is_drained(asker.agent_id)) return Right::kLost;
-  const bool has_owner = is_here || is_awaited(owner, asker.host);
+  const bool has_owner = is_here || agents_.is_awaited(owner, asker.host);
   return has_owner ? Right::kNotYet : Right::kIts;
 }
 
-void Machine::set_owner(Member& member, const std::string& agent_id) {
-  if (const auto former = owned_.find(member.seat.agent); former != owned_.end()) {
-    former->second.erase(member.rank);
-    if (former->second.empty()) owned_.erase(former);
-  }
-  owners_have_changed_ = true;
-  member.seat.agent = agent_id;
-  member.is_free = false;
-  free_.erase(member.rank);
-  if (!agent_id.empty()) owned_[agent_id].insert(member.rank);
-  changed_.insert(member.rank);
-}
-
 // The agent speaks for this place, and may.
-void Machine::own(Rank rank, const std::string& agent_id) {
-  Member& member = at(rank);
-  if (member.seat.agent == agent_id) {
-    member.is_free = false;
-    free_.erase(rank);
-    return;
-  }
-  const bool had_another = !member.seat.agent.empty();
-  set_owner(member, agent_id);
-  if (!had_another) return;
-  set_given(member);
-  retire(member);
-}
-
-void Machine::set_given(Member& member) {
-  member.seat.given = true;
-  given_.insert(member.rank);
+void Owners::own(Rank rank, const std::string& agent_id) {
+  const Member& member = roster_.at(rank);
+  const std::string former = member.seat.agent;
+  if (former == agent_id && !member.is_free) return;
+  roster_.alter(member, [&](Member& changed) {
+    changed.seat.agent = agent_id;
+    changed.is_free = false;
+    changed.seat.given = changed.seat.given || (!former.empty() && former != agent_id);
+  });
+  if (former == agent_id) return;
+  have_changed_ = true;
+  if (!former.empty()) retire(member);
 }
 
 // What was changed is stored first.
-void Machine::tell_owners() {
+void Owners::tell_owners() {
   for (const auto& [link, rank] : std::exchange(retired_, {})) {
-    refuse(link, {.kind = Reason::Kind::kNewerProcess, .rank = rank});
+    job_.refuse(link, {.kind = Reason::Kind::kNewerProcess, .rank = rank});
   }
-  for (const Link link : std::exchange(untold_, {})) {
-    if (const auto agent = agents_.find(link); agent != agents_.end()) {
-      tell_places(link, agent->second);
-    }
+  for (const Link link : agents_.take_untold()) {
+    if (Agent* agent = agents_.find(link)) tell_places(link, *agent);
   }
 }
 
 // Which places the agent has, if its table says otherwise. It keeps those that it asks for, too.
-void Machine::tell_places(Link link, Agent& agent) {
+void Owners::tell_places(Link link, Agent& agent) {
   wire::Places places{.node_ids = lacking(agent), .drains = is_drained(agent.agent_id)};
   const bool has_not_heard = places.drains && (agent.takes > 0 || !agent.asks.empty());
   const bool has_others = std::exchange(agent.has_others, false);
@@ -115,65 +131,79 @@ void Machine::tell_places(Link link, Agent& agent) {
   for (const auto& place : agent.asks) {
     if (!places.drains) places.node_ids.push_back(place.node_id);
   }
-  send(link, std::move(places));
+  job_.send(link, std::move(places));
 }
 
 // Whoever had the place has lost it for good, even if it lives: it hears so when it speaks. Another
 // agent counts its attempts anew. A process of that one may have the place at once.
-void Machine::retire(Member& member) {
-  if (std::exchange(member.seat.incarnation, 0) == 0) return;
-  member.seat.attempt = 0;
-  changed_.insert(member.rank);
-  vacant_.insert(member.rank);
+void Owners::retire(const Member& member) {
+  if (member.seat.incarnation == 0) return;
+  roster_.alter(member,
+                [](Member& changed) { changed.seat.incarnation = changed.seat.attempt = 0; });
   if (member.link != 0) retired_.emplace_back(member.link, member.rank);
-  if (lease_runs(member)) {
-    died(member, {.kind = wire::Ending::Kind::kReplaced}, false, 0);
+  if (member.lease_runs()) {
+    membership_.died(member, {.kind = wire::Ending::Kind::kReplaced}, false, 0);
   } else if (member.state == SeatState::kSilent) {
-    detach(member);
-    advance(member, SeatEvent::kDied);
+    membership_.detach(member);
+    roster_.advance(member, SeatEvent::kDied);
   }
 }
 
-void Machine::free_places(const std::string& agent_id, bool free) {
-  owners_have_changed_ = true;
-  if (!free) lost_.erase(agent_id);
-  const auto owned = owned_.find(agent_id);
-  if (owned == owned_.end()) return;
-  for (const Rank rank : owned->second) {
-    at(rank).is_free = free;
-    free ? (void)free_.insert(rank) : (void)free_.erase(rank);
+void Owners::answer_askers_in_time() {
+  const bool asks = formation_.stage == Stage::kAssembling && !agents_.askers().empty();
+  if (!asks || job_.now < askers_next_) return;
+  have_changed_ = true;  // By silence alone.
+  answer_askers();       // The job may begin by that, or end.
+}
+
+std::optional<Instant> Owners::deadline() const {
+  const bool asks = !agents_.askers().empty() && job_.options.host_silence != Duration{};
+  return asks ? std::optional(askers_next_) : std::nullopt;
+}
+
+void Owners::free_places(const Agent& lost) {
+  set_free(lost.agent_id, true);
+  if (!roster_.owned_by(lost.agent_id).empty()) lost_[lost.agent_id] = lost.host;
+}
+
+void Owners::take_back(const std::string& agent_id) {
+  set_free(agent_id, false);
+  lost_.erase(agent_id);
+}
+
+void Owners::set_free(const std::string& agent_id, bool free) {
+  have_changed_ = true;
+  for (const Rank rank : std::set<Rank>(roster_.owned_by(agent_id))) {
+    roster_.alter(roster_.at(rank), [free](Member& changed) { changed.is_free = free; });
   }
 }
 
-// Places that it owns, and that its table lacks.
-std::vector<std::string> Machine::lacking(const Agent& agent) const {
+std::vector<std::string> Owners::lacking(const Agent& agent) const {
   std::vector<std::string> node_ids;
-  const auto owned = owned_.find(agent.agent_id);
-  if (owned == owned_.end()) return node_ids;
-  for (const Rank rank : owned->second) {
-    const wire::Seat& seat = at(rank).seat;
+  for (const Rank rank : roster_.owned_by(agent.agent_id)) {
+    const wire::Seat& seat = roster_.at(rank).seat;
     if (!seat.finished && !agent.nodes.contains(seat.node_id)) node_ids.push_back(seat.node_id);
   }
   return node_ids;
 }
 
-bool Machine::is_drained(const std::string& agent_id) const {
+bool Owners::is_drained(const std::string& agent_id) const {
   const auto& drained = formation_.drained;
   return std::find(drained.begin(), drained.end(), agent_id) != drained.end();
 }
 
-bool Machine::takes(const Agent& agent, std::size_t places) const {
+bool Owners::takes(const Agent& agent, std::size_t places) const {
   return !agent.is_silent && agent.takes >= places && lacking(agent).empty() &&
          !is_drained(agent.agent_id);
 }
 
 // Who would take so many places: the least loaded one, so a spare host before all others. It is not
 // on host `not_on`, and on host `only_on`, if that is said.
-Link Machine::host_for(std::size_t places, const std::string& not_on,
-                       const std::string& only_on) const {
+Link Owners::host_for(std::size_t places, const std::string& not_on,
+                      const std::string& only_on) const {
   Link best = 0;
   std::size_t least = 0;
-  for (const auto& [link, agent] : agents_) {
+  for (const auto& [link, agent] : agents_.here()) {
     if (!takes(agent, places) || (!not_on.empty() && agent.host == not_on)) continue;
     if (!only_on.empty() && agent.host != only_on) continue;
     if (best != 0 && agent.nodes.size() >= least) continue;
@@ -183,36 +213,31 @@ Link Machine::host_for(std::size_t places, const std::string& not_on,
   return best;
 }
 
-// It is on record before anybody hears of it.
-void Machine::hand_over(const std::set<Rank>& ranks, Link heir) {
+void Owners::hand_over(const std::set<Rank>& ranks, Link heir) {
   const std::string agent_id = agents_.at(heir).agent_id;
   for (const Rank rank : ranks) {
-    Member& member = at(rank);
-    forget_word(member.seat.node_id);
-    set_owner(member, agent_id);
-    set_given(member);
-    retire(member);
+    agents_.forget_word(roster_.at(rank).seat.node_id);
+    own(rank, agent_id);
   }
-  store();
-  untold_.insert(heir);
+  job_.store();
+  agents_.set_untold(heir);
   tell_owners();
   answer_askers();
 }
 
 // Those of these ranks whose places are free and needed, by memory.
-std::map<std::string, std::set<Rank>> Machine::free_by_memory(const std::set<Rank>& ranks) const {
+std::map<std::string, std::set<Rank>> Owners::free_by_memory(const std::set<Rank>& ranks) const {
   std::map<std::string, std::set<Rank>> groups;
   for (const Rank rank : ranks) {
-    if (!free_.contains(rank) || at(rank).seat.finished) continue;
-    groups[at(rank).seat.memory].insert(rank);
+    if (!roster_.free().contains(rank) || roster_.at(rank).seat.finished) continue;
+    groups[roster_.at(rank).seat.memory].insert(rank);
   }
   return groups;
 }
 
-// The places of lost hosts go to hosts that would take them: those of one host to one.
-void Machine::assign_free_places() {
-  while (formation_.stage != Stage::kEnded && !free_.empty()) {
-    const auto groups = free_by_memory(free_);
+void Owners::assign_free_places() {
+  while (!job_.has_ended() && !roster_.free().empty()) {
+    const auto groups = free_by_memory(roster_.free());
     const auto taken = std::find_if(groups.begin(), groups.end(), [&](const auto& group) {
       return host_for(group.second.size(), "", "") != 0;
     });
@@ -223,149 +248,18 @@ void Machine::assign_free_places() {
   }
 }
 
+void Owners::tell_not_taken(const std::set<Rank>& ranks) {
+  for (const auto& [memory, group] : free_by_memory(ranks)) tell_lost(group, "");
+}
+
 // On every host: what became of these ranks' host.
-void Machine::tell_lost(const std::set<Rank>& ranks, const std::string& heir) {
-  const wire::Seat& seat = at(*ranks.begin()).seat;
+void Owners::tell_lost(const std::set<Rank>& ranks, const std::string& heir) {
+  const wire::Seat& seat = roster_.at(*ranks.begin()).seat;
   const auto host = lost_.find(seat.agent);
-  tell_agents(wire::Waiting{{.kind = Reason::Kind::kHostLost,
-                             .count = static_cast<std::int64_t>(ranks.size()),
-                             .host = host != lost_.end() ? host->second : seat.host,
-                             .other_host = heir}});
-}
-
-// ---- Places of a host that lives ----------------------------------------------------------------
-
-// Why that can not be; else `transfer` is what is to be done.
-std::optional<Reason> Machine::plan_move(const wire::Move& m, Transfer& transfer) const {
-  const Reason not_now{.kind = Reason::Kind::kNotNow, .host = m.from};
-  if (!assembled() || transfer_ || ended_ != kNoRank) return not_now;
-  for (const auto& [link, agent] : agents_) {
-    if (agent.host != m.from || agent.is_silent) continue;
-    if (!lacking(agent).empty()) return not_now;
-    transfer.agents.insert(agent.agent_id);
-    const auto owned = owned_.find(agent.agent_id);
-    if (owned != owned_.end()) transfer.ranks.insert(owned->second.begin(), owned->second.end());
-  }
-  if (transfer.agents.empty() || (transfer.ranks.empty() && !m.drains)) {
-    return Reason{.kind = Reason::Kind::kNoSuchHost, .host = m.from};
-  }
-  const auto ranks = static_cast<std::int64_t>(transfer.ranks.size());
-  const std::size_t drained = formation_.drained.size() + transfer.agents.size();
-  if (m.drains && drained > wire::kMaxListLength) {
-    return Reason{.kind = Reason::Kind::kTooMuch,
-                  .count = static_cast<std::int64_t>(drained),
-                  .total = static_cast<std::int64_t>(wire::kMaxListLength),
-                  .detail = "drained agents"};
-  }
-  transfer.drains = m.drains;
-  transfer.what = {
-      .kind = Reason::Kind::kMoves, .count = ranks, .host = m.from, .other_host = m.to};
-  if (transfer.ranks.empty()) return std::nullopt;
-  transfer.heir = host_for(transfer.ranks.size(), m.from, m.to);
-  if (transfer.heir == 0) {
-    return Reason{
-        .kind = Reason::Kind::kNobodyTakes, .count = ranks, .host = m.from, .other_host = m.to};
-  }
-  transfer.what.other_host = agents_.at(transfer.heir).host;
-  return std::nullopt;
-}
-
-void Machine::receive(Link link, const wire::Move& m) {
-  if (formation_.stage == Stage::kEnded) return tell_end(link);
-  if (const auto why = excess({&m.from, &m.to})) return reject(link, *why);
-  Transfer transfer;
-  if (auto why = plan_move(m, transfer)) return send(link, wire::Moved{*std::move(why)});
-  if (transfer.ranks.empty()) {  // A spare host.
-    drain(transfer);
-    store();
-    for (const auto& agent_id : transfer.agents) untold_.insert(link_of_agent(agent_id));
-    tell_owners();
-    return send(link, wire::Moved{std::move(transfer.what)});
-  }
-  transfer.asker = link;
-  transfer_ = std::move(transfer);
-  begin_transfer();
-}
-
-// All stop at a step's boundary, and say what they hold. Between two such stops all make a step.
-void Machine::begin_transfer() {
-  const bool runs = formation_.stage == Stage::kRunning && unproven_.empty();
-  if (transfer_ && runs) begin(transfer_->what);
-}
-
-void Machine::drain(const Transfer& transfer) {
-  for (const auto& agent_id : transfer.agents) {
-    if (!is_drained(agent_id)) formation_.drained.push_back(agent_id);
-  }
-}
-
-// What became of it, if somebody has asked.
-void Machine::answer_transfer(const Transfer& transfer, Reason reason) {
-  if (formation_.cause == transfer.what)
-    formation_.cause = reason;  // Else there is a fault as well.
-  if (transfer.asker != 0) send(transfer.asker, wire::Moved{std::move(reason)});
-}
-
-// All have reported. Whether places go to another host before there is a plan: only if the job can
-// go on from the same version with what is elsewhere, and nothing begins anew, not even a private
-// part.
-bool Machine::carry_out_transfer(const std::set<Rank>& disbelieved) {
-  const auto transfer = std::exchange(transfer_, std::nullopt);
-  if (!transfer) return false;
-  const auto heir = agents_.find(transfer->heir);
-  const bool same = std::all_of(transfer->ranks.begin(), transfer->ranks.end(), [&](Rank rank) {
-    const auto word = place_words_.find(at(rank).seat.node_id);
-    return word != place_words_.end() &&
-           transfer->agents.contains(agents_.at(word->second.link).agent_id);
-  });
-  // A rank that has ended may have left, and with it what it would give.
-  const bool ends = ended_rank() != kNoRank;
-  if (!same || ends || heir == agents_.end() || !takes(heir->second, transfer->ranks.size())) {
-    answer_transfer(*transfer, {.kind = Reason::Kind::kNotNow, .host = transfer->what.host});
-    return false;
-  }
-  const auto plan = planner::plan(table(disbelieved, {}));
-  const auto without = planner::plan(table(disbelieved, transfer->ranks));
-  const bool anew = begins_anew(without) && !begins_anew(plan);
-  if (!without.possible || without.version != plan.version || anew) {
-    const Rank rank = without.possible ? *transfer->ranks.begin() : without.lacking;
-    answer_transfer(*transfer, {.kind = Reason::Kind::kNotHeld, .rank = rank});
-    return false;
-  }
-  emptied_.insert(transfer->agents.begin(), transfer->agents.end());
-  if (transfer->drains) drain(*transfer);
-  hand_over(transfer->ranks, transfer->heir);
-  answer_transfer(*transfer, transfer->what);
-  return true;
-}
-
-// A host that has others' places besides its own gets rid of them once there is one with fewer.
-void Machine::maybe_balance() {
-  if (given_.empty() || transfer_ || formation_.stage != Stage::kRunning) return;
-  if (!has_proven_ || !unproven_.empty() || ended_ != kNoRank) return;
-  std::map<std::string, std::set<Rank>> by_owner;
-  for (const Rank rank : given_) by_owner[at(rank).seat.agent].insert(rank);
-  for (const auto& [owner, given] : by_owner) {
-    const Link link = link_of_agent(owner);
-    const auto owned = owned_.find(owner);
-    if (link == 0 || owned == owned_.end()) continue;
-    if (given.size() == owned->second.size()) continue;  // It has none of its own.
-    const Agent& full = agents_.at(link);
-    for (const auto& [heir_link, heir] : agents_) {
-      const bool is_better = heir.nodes.size() + given.size() < full.nodes.size();
-      if (!is_better || full.host == heir.host || emptied_.contains(heir.agent_id)) continue;
-      if (!takes(heir, given.size())) continue;
-      emptied_.insert(heir.agent_id);
-      transfer_ = {.ranks = given,
-                   .agents = {owner},
-                   .heir = heir_link,
-                   .what = {.kind = Reason::Kind::kMoves,
-                            .count = static_cast<std::int64_t>(given.size()),
-                            .host = full.host,
-                            .other_host = heir.host}};
-      return begin_transfer();
-    }
-  }
+  job_.tell_agents(wire::Waiting{{.kind = Reason::Kind::kHostLost,
+                                  .count = static_cast<std::int64_t>(ranks.size()),
+                                  .host = host != lost_.end() ? host->second : seat.host,
+                                  .other_host = heir}});
 }
 
 }  // namespace holdfast::controller

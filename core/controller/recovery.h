@@ -1,0 +1,59 @@
+// From a fault to the next step, as far as it rests on what the ranks say: whether it can be true,
+// from which version all go on (PLAN), and how far they are.
+#pragma once
+
+#include "core/controller/job.h"
+#include "core/controller/job_end.h"
+#include "core/controller/membership.h"
+#include "core/controller/rendezvous.h"
+#include "core/controller/transfers.h"
+
+namespace holdfast::controller {
+
+inline constexpr std::int64_t kMaxGroupsLost = 20;   // On end, without a death and without a step.
+inline constexpr std::size_t kMaxTextBytes = 65536;  // Of the words in which somebody fails.
+
+class Recovery {
+ public:
+  Recovery(Job& job, JobEnd& job_end, Rendezvous& rendezvous, Membership& membership,
+           Transfers& transfers)
+      : job_(job),
+        job_end_(job_end),
+        rendezvous_(rendezvous),
+        membership_(membership),
+        transfers_(transfers) {}
+
+  void receive(Link link, const wire::Report& m);
+  void receive(Link link, const wire::Progress& m);
+  void receive(Link link, const wire::GroupLost& m);
+  void receive(Link link, const wire::Finished& m);
+  void receive(Link link, const wire::Failed& m);
+  void maybe_plan();
+
+  void maybe_tell_progress();
+  void agent_came() { progress_told_.reset(); }           // It is told with all others.
+  [[nodiscard]] std::optional<Instant> deadline() const;  // Of this.
+
+ private:
+  void disbelieve(Rank rank, Version said, Version possible);
+  [[nodiscard]] bool disbelieve_some(std::set<Rank>& ended);
+  void proven(Rank rank, Version version);
+  void reach(Version version);
+  [[nodiscard]] bool has_progress_to_tell() const;
+  [[nodiscard]] bool speaks_for_a_place(Link link) const;
+
+  Job& job_;
+  wire::Formation& formation_ = job_.formation;
+  Roster& roster_ = job_.roster;
+  Connections& connections_ = job_.connections;
+  JobEnd& job_end_;
+  Rendezvous& rendezvous_;
+  Membership& membership_;
+  Transfers& transfers_;
+  std::int64_t groups_lost_ = 0;  // Without a death, since all have made a step.
+  std::optional<std::pair<Generation, Version>> progress_told_;  // To all agents that are here.
+  Instant progress_next_{};  // Agents are not told of progress before.
+  double loss_ = 0;          // The newest that was heard of.
+};
+
+}  // namespace holdfast::controller
