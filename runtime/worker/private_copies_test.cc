@@ -72,6 +72,7 @@ class TestStore final : public StateStore {
   }
   arena::Arena& held(Rank ward) { return held_.at(ward); }
 
+  [[nodiscard]] Status show(const std::string&) override { return {}; }
   void forget_held() override { held_.clear(); }
   void begin(const arena::Position&) override {}
   Status receive(const wire::Order&, Version) override { return {}; }
