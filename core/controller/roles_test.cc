@@ -359,6 +359,10 @@ TEST_F(RolesTest, WhatIsKeptForAConnectionHasABound) {
   tell(81, {{"a", 1, 1}, {"b", 1, 1}, {"c", 1, 1}, {"d", 1, 1}});
   EXPECT_EQ(refusal(81).kind, Reason::Kind::kTooMuch);
   EXPECT_EQ(refusal(81).count, 4);
+  wire::AgentState state{"job", "agent", "host", {}};
+  state.rehearsals.resize(4);
+  step(Received{82, state});
+  EXPECT_EQ(refusal(82).detail, "rehearsals");
   EXPECT_TRUE(machine_->arrivals().empty());
 }
 

@@ -161,6 +161,12 @@ agent::Options machine_options(const AgentOptions& options, const Launch& launch
   return made;
 }
 
+std::vector<std::string> names_of(const std::vector<agent::Place>& places) {
+  std::vector<std::string> names;
+  for (const auto& place : places) names.push_back(place.node_id);
+  return names;
+}
+
 Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<void()> on_started)
     : options_(options),
       launch_(launch),
@@ -181,7 +187,7 @@ Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<vo
            .goes_on = options.continues,
            .logs = &logs_,
            .spare_share = launch.settings.spare_share,
-           .places = machine_options(options, launch).workers},
+           .places = names_of(machine_.places())},
           [this](agent::Died died) {
             trace_.event("died", {{"process", died.process},
                                   {"exit_code", shell_code(died.ending)},

@@ -100,10 +100,11 @@ std::string Children::new_log(const agent::Spawn& what) {
   return path;
 }
 
-// One log for all rehearsals of a rank, begun anew when it has become long.
-std::string Children::rehearsal_log_of(const std::string& node_id) const {
+// One log for all rehearsals of a rank in this job, begun anew when it has become long.
+std::string Children::rehearsal_log_of(const std::string& node_id) {
   std::string path = cat(options_.logs->path(), '/', agent::rehearsal_log(node_id));
-  if (size_of(path) > kLongLog) ::unlink(path.c_str());
+  const bool is_first = rehearsed_.insert(node_id).second && !options_.goes_on;
+  if (is_first || size_of(path) > kLongLog) ::unlink(path.c_str());
   return path;
 }
 
@@ -144,7 +145,8 @@ Status Children::spawn(const agent::Spawn& what) {
   if (what.role == agent::Role::kRehearsal) {
     if (const auto made = folders_.make(what.node_id, what.attempt == 2); !made) return made.error();
     running.rehearses = what.node_id;
-    options.idle = starting_.begins_idle();
+    // Unlike a spare, it need not become ordinary again.
+    options.idle = starting_.begins_idle() || !idle_spares_;
     environment.push_back(cat("HOLDFAST_REHEARSE=", what.node_id));
   }
   auto child = os::spawn(options);

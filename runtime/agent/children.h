@@ -95,13 +95,14 @@ class Children {
   void lifeline_ended(agent::Process process, Instant when);
   void exited(agent::Process process, const os::Exit& exit);
   [[nodiscard]] std::string new_log(const agent::Spawn& what);
-  [[nodiscard]] std::string rehearsal_log_of(const std::string& node_id) const;
+  [[nodiscard]] std::string rehearsal_log_of(const std::string& node_id);
 
   io::Loop& loop_;
   ChildrenOptions options_;
   std::function<void(agent::Died)> on_died_;
   bool idle_spares_ = false;
   RehearsalFolders folders_;
+  std::set<std::string> rehearsed_;
   StartingSpares starting_;
   std::uint64_t spares_ = 0;
   std::map<agent::Process, Running> running_;
