@@ -16,10 +16,10 @@ from typing import Any
 import numpy
 import pytest
 
+from holdfast._digest import digest, shown
 from holdfast.verify import _files, _prints
 from holdfast.verify._culprit import Remembered, Source, culprits, names_at
 from holdfast.verify._culprit import compare as compare_memory
-from holdfast._digest import digest, shown
 from holdfast.verify._mirror import made, mirror
 from holdfast.verify._note import Notes
 from holdfast.verify._options import parse

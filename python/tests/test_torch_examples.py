@@ -36,6 +36,8 @@ NOTE = """
 
 def note() -> None:
     import os, time
+    if "HOLDFAST_REHEARSE" in os.environ:
+        return
     path = "pid-" + os.environ["RANK"]
     open(path + ".new", "w").write(str(os.getpid()))
     os.replace(path + ".new", path)

@@ -48,7 +48,8 @@ def main() -> None:
         assert os.environ["RANK"] == str(job.rank)
         evens = [r for r in range(job.world_size) if r % 2 == 0]
         team = session.group(evens, "evens") if job.rank in evens else None
-        (options.out / f"pid-{job.rank}").write_text(str(os.getpid()))
+        if "HOLDFAST_REHEARSE" not in os.environ:
+            (options.out / f"pid-{job.rank}").write_text(str(os.getpid()))
         if session.fresh:
             session.private(0)[:] = first_state(job.rank, options.size)
         session.join()

@@ -143,7 +143,8 @@ Status Children::spawn(const agent::Spawn& what) {
     if (what.prepares) environment.push_back("HOLDFAST_PREPARE=1");
   }
   if (what.role == agent::Role::kRehearsal) {
-    if (const auto made = folders_.make(what.node_id, what.attempt == 2); !made) return made.error();
+    if (const auto made = folders_.make(what.node_id, what.attempt == 2); !made)
+      return made.error();
     running.rehearses = what.node_id;
     // Unlike a spare, it need not become ordinary again.
     options.idle = starting_.begins_idle() || !idle_spares_;

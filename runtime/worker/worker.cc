@@ -128,13 +128,14 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
   auto lifeline = LifelineHolder::start(settings);
   if (!lifeline) return lifeline.error();
   held_lifeline() = *std::move(lifeline);
-  auto trace = open_trace(settings, "worker");
-  if (!trace) return trace.error();
-  control->trace = *std::move(trace);
   const bool rehearses = settings.rehearse >= 0;
-  const char* role = rehearses ? "understudy" : settings.spare_fd >= 0 ? "spare" : "worker";
-  control->trace.event("start",
-                       {{"role", role}, {"node", settings.spare_fd >= 0 ? "" : settings.node_id}});
+  if (!rehearses) {  // A trace tells of the job.
+    auto trace = open_trace(settings, "worker");
+    if (!trace) return trace.error();
+    control->trace = *std::move(trace);
+  }
+  control->trace.event("start", {{"role", settings.spare_fd >= 0 ? "spare" : "worker"},
+                                 {"node", settings.spare_fd >= 0 ? "" : settings.node_id}});
   if (settings.role != config::Role::kNone && settings.spare_fd < 0 && !rehearses) {
     control->begin();
   }

@@ -17,7 +17,7 @@ from holdfast.torch._kept import Kept
 from holdfast.torch._optimizers import local
 
 
-def contents_of(kept: Kept) -> Iterator[tuple[str, Any]]:
+def everything_in(kept: Kept) -> Iterator[tuple[str, Any]]:
     """Yield tensors and plain objects, each with the name that a person would look for."""
     for key, tensor in kept.walk(False):
         yield ".".join(str(part).strip(".") for part in key[1:]), tensor
@@ -44,11 +44,11 @@ class Sampled:
         session = self._engine.session
         self.on = session is not None and session.sample()
         if self.on:
-            self._hooks = [
-                parameter.register_post_accumulate_grad_hook(self._gradient_of(".".join(key[1:])))
-                for key, parameter in self._kept.parameters
-                if parameter.requires_grad and parameter.is_leaf and local(parameter) is parameter
-            ]
+            for key, parameter in self._kept.parameters:
+                if parameter.requires_grad and parameter.is_leaf and local(parameter) is parameter:
+                    note: Any = self._gradient_of(".".join(key[1:]))
+                    watch: Any = parameter.register_post_accumulate_grad_hook
+                    self._hooks.append(watch(note))
 
     def _gradient_of(self, name: str) -> Callable[[Tensor], None]:
         def note(parameter: Tensor) -> None:
@@ -65,7 +65,7 @@ class Sampled:
     def end(self) -> None:
         """Note what is kept after the step. Requires: its sums have ended."""
         if self.on:
-            for name, thing in contents_of(self._kept):
+            for name, thing in everything_in(self._kept):
                 self._note(f"`{name}` after the step", thing)
 
     def leave(self) -> None:

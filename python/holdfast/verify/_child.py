@@ -76,11 +76,12 @@ def _watch(plan: dict[str, Any], rank: int | None) -> None:
         return Observer(seat, notes, places, output, plan, *views)
 
     def watch_torch(module: types.ModuleType) -> None:
-        from holdfast.verify._contents import contents_of, things_of
+        from holdfast.torch._sampled import everything_in
+        from holdfast.verify._contents import things_of
 
         def made(seat: Any) -> Any:
             places.watch_torch()
-            return observe(seat, contents_of, things_of)
+            return observe(seat, lambda state: everything_in(state.kept), things_of)
 
         module.observer_factory = made  # type: ignore[attr-defined]
 

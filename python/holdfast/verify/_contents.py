@@ -1,12 +1,12 @@
-"""Everything that a State of PyTorch keeps, by dotted names."""
+"""The things that a State of PyTorch keeps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast._whose import FRAMEWORKS
 from holdfast._digest import digest
+from holdfast._whose import FRAMEWORKS
 from holdfast.verify._probe import Told
 
 

@@ -164,6 +164,7 @@ class Launcher:
     def _environment(self, order: Order, folder: Path) -> dict[str, str]:
         environment = dict(os.environ)
         environment[VARIABLE] = str(folder / "plan.json")
+        environment["HOLDFAST_REHEARSALS"] = "0"  # Only what is asked for is compared.
         if order.name != UNDISTURBED.name:  # verify itself names what drifts.
             environment.setdefault("HOLDFAST_DRIFT", "warn")
         if self._options.from_outside or order.name == UNDISTURBED.name:

@@ -21,13 +21,6 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from holdfast._whose import (
-    FRAMEWORKS,
-    is_installed,
-    is_programs_code,
-    is_programs_module,
-)
-from holdfast.verify._culprit import tree_of
 from holdfast._digest import (
     attributes,
     digest,
@@ -36,6 +29,13 @@ from holdfast._digest import (
     shown,
     tensor_bytes,
 )
+from holdfast._whose import (
+    FRAMEWORKS,
+    is_installed,
+    is_programs_code,
+    is_programs_module,
+)
+from holdfast.verify._culprit import tree_of
 
 _NODES: Final = 20_000
 _DEEP: Final = 7
