@@ -11,9 +11,8 @@ namespace holdfast::controller {
 
 class Membership {
  public:
-  // `plan`: what follows where a rank has ended in good order, as those who want to train with it
-  // must hear that it will not. Whoever plans knows this class, so it is called from here by that
-  // name alone.
+  // `plan` is called once a rank has ended in good order: who wants to train with it must hear that
+  // it will not. Recovery, which plans, knows this class; so this one is given the call alone.
   Membership(Job& job, JobEnd& job_end, Rendezvous& rendezvous, std::function<void()> plan)
       : job_(job), job_end_(job_end), rendezvous_(rendezvous), plan_(std::move(plan)) {}
 
