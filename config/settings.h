@@ -135,7 +135,7 @@ struct Secret {
     "The rank whose step this process makes again, beside the job; -1: none. Set by the agent.")  \
   X(rehearsals, bool, kFlag, "HOLDFAST_REHEARSALS", "1", 0, 1,                                    \
     "0: a job with spares does not rehearse its ranks.")                                          \
-  X(rehearsal_interval, Duration, kSeconds, "HOLDFAST_REHEARSAL_INTERVAL", "60", 0, 31536000,     \
+  X(rehearsal_interval, Duration, kSeconds, "HOLDFAST_REHEARSAL_INTERVAL", "300", 0, 31536000,    \
     "How long a host waits from one rehearsal to the next, once each of its ranks had one.")      \
   X(rehearsal_timeout, Duration, kSeconds, "HOLDFAST_REHEARSAL_TIMEOUT", "600", 1, 31536000,      \
     "How long a rehearsal may take.")                                                             \

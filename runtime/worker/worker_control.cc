@@ -136,6 +136,10 @@ void Worker::Control::do_it(member::RankGiven& a) {
   changed.notify_all();
 }
 
+void Worker::Control::do_it(member::Say& a) {
+  std::fprintf(stderr, "holdfast: %s\n", wording::in_words(a.reason).c_str());
+}
+
 void Worker::Control::do_it(Assigned& a) {
   const bool runs = a.part.stage == wire::Stage::kRunning;
   if (runs && std::exchange(hurried, false)) os::take_usual_slice_of_others(lifeline_holder);

@@ -51,9 +51,7 @@ struct Worker::Control {
   void do_it(Assigned& a);
   void do_it(member::AwaitAddresses&) { lookup.begin(); }
   void do_it(member::Released&) { tell(trainer::Released{}); }
-  void do_it(member::Say& a) {
-    std::fprintf(stderr, "holdfast: %s\n", wording::in_words(a.reason).c_str());
-  }
+  void do_it(member::Say& a);
   void do_it(member::GiveUp& a);
 
   // In any thread.
