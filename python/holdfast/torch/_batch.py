@@ -27,6 +27,7 @@ _PLAIN: Final = (
     *(datetime.date, datetime.time, datetime.timedelta, pathlib.PurePath),
     *(torch.dtype, torch.device, torch.Size, type),
 )
+_EXACT: Final = frozenset((bool, int, float, complex, str, bytes, type(None)))
 _NAMES: Final = (enum.Enum, type, datetime.date, datetime.time, pathlib.PurePath)
 _CONTAINERS: Final = (tuple, list, deque, set, frozenset, dict)
 _LIBRARY: Final = "transformers."
@@ -81,6 +82,8 @@ class Batch:
             if type(value) is torch.Tensor and not (value.requires_grad or value.is_inference()):
                 value = value.detach()  # A gradient that the body gives it is not its successor's.
             self._leaves.append(value)
+            return value
+        if type(value) in _EXACT:
             return value
         if isinstance(value, _PLAIN) and (isinstance(value, _NAMES) or not _has_attributes(value)):
             return value

@@ -163,8 +163,10 @@ class Attributes:
     def __init__(self, optimizer: torch.optim.Optimizer, kept: Mapping[str, Any]) -> None:
         """`kept`: objects of the program's that State was given by name."""
         self._kept = kept
-        self._left = 0 if type(optimizer).__module__.startswith("torch.") else 2  # Known well.
+        self._left = 2
         self._before: list[dict[str, Any]] = []  # Of the calls of step() under way, within another.
+        if type(optimizer).__module__.startswith("torch."):  # Known well.
+            return
         optimizer.register_step_pre_hook(self._begin)
         optimizer.register_step_post_hook(self._end)
 
