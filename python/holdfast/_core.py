@@ -363,13 +363,15 @@ class Session:
         """Return whether the step that has just begun is recorded for a rehearsal, or is one."""
         return bool(lib.hf_sample(self.handle))
 
-    def note(self, name: str, data: bytes | memoryview[int], kind: str = "") -> None:
-        """Note bytes, and of which kind they are, by their digest."""
-        if kind:
-            self.note(name, kind.encode())
+    def note(self, name: str, data: bytes | memoryview[int]) -> None:
+        """Note bytes by their digest."""
         if isinstance(data, memoryview) and data.readonly:
             data = bytes(data)
-        lib.hf_note(self.handle, name.encode(), address(data), len(data))
+        self.note_at(name, address(data), len(data))
+
+    def note_at(self, name: str, place: int, count: int) -> None:
+        """Note so many bytes at an address."""
+        lib.hf_note(self.handle, name.encode(), place, count)
 
     @contextmanager
     def uncompared(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from holdfast._digest import digest, tensor_bytes
@@ -78,8 +79,19 @@ class Sampled:
         session = self._engine.session
         if session is None:
             return
-        found = tensor_bytes(thing)
-        if found is None:
+        if isinstance(thing, Tensor) and _lies_in_one_piece(tensor := local(thing).detach()):
+            # Its type and its size belong to what it is.
+            session.note(name, f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            session.note_at(name, tensor.data_ptr(), tensor.numel() * tensor.element_size())
+        elif (found := tensor_bytes(thing)) is not None:
+            session.note(name, found[0].encode())
+            session.note(name, found[1])
+        else:
             session.note(name, digest(thing).encode())
-        else:  # Its type and its size belong to what it is.
-            session.note(name, found[1], found[0])
+
+
+def _lies_in_one_piece(tensor: Tensor) -> bool:
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        return False
+    special = tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg()
+    return not special and tensor.is_contiguous()
