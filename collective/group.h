@@ -81,7 +81,7 @@ class Group {
     std::chrono::milliseconds room_timeout{1000};
     // Where the ranks of this group lie. If on several hosts, `directory` is each host's own.
     Layout layout;
-    std::uint64_t agreed = 0;       // What else the ranks of several hosts have to agree on.
+    std::uint64_t agreed = 0;       // A number more that must be the same in all ranks.
     std::string group;              // Its name, for Links; "": the world.
     std::vector<Rank> world_ranks;  // By rank of this group; empty: the same numbers.
   };

@@ -23,7 +23,7 @@ struct Pieces {
   std::size_t lane = 0;
   std::size_t lanes = 1;
 
-  [[nodiscard]] std::size_t count() const;                    // Of this lane's.
+  [[nodiscard]] std::size_t count() const;                    // In this lane.
   [[nodiscard]] std::size_t number(std::size_t index) const;  // In the operation.
   [[nodiscard]] std::size_t at(std::size_t index) const {     // From `begin` on.
     return number(index) * piece_bytes - begin;

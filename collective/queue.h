@@ -42,9 +42,8 @@ class Work {
 // Any thread.
 class Queue {
  public:
-  // The queue's thread calls `on_thread` once, when it begins. It calls `on_failed` when the queue
-  // has become empty and an operation has not ended as done since it was empty last. Both may be
-  // empty functions.
+  // The queue's thread calls `on_thread` once, when it begins. It calls `on_failed` whenever it
+  // runs empty and an operation has failed since it last did. Both may be empty functions.
   explicit Queue(std::function<void()> on_thread = {}, std::function<void()> on_failed = {})
       : on_thread_(std::move(on_thread)), on_failed_(std::move(on_failed)) {}
   // Runs all that was started, so abort their groups before.

@@ -19,7 +19,7 @@ struct RegisteredRows {
   std::vector<std::byte*> rows;  // By rank; empty: there is none.
   std::span<std::byte> own;
 
-  // Of the files that Options::registered names. Errors: one that can not be mapped.
+  // Maps the files that Options::registered names. Errors: one that can not be mapped.
   static Result<RegisteredRows> map(const Group::Options& options);
   // Where in this rank's own these bytes lie; kOutside: nowhere. No bytes lie at 0.
   [[nodiscard]] std::uint64_t offset_of(const std::byte* data, std::size_t bytes) const;

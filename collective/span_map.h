@@ -34,8 +34,8 @@ struct SpanMap {
   [[nodiscard]] std::size_t rounds() const;  // Of a meeting.
   [[nodiscard]] int host_at(int distance) const { return (host + distance + hosts()) % hosts(); }
 
-  // The links of this rank: first each round's of the meetings, the one that it sends on and the
-  // one that it receives on; then its hops.
+  // The links of this rank: for each round of a meeting one to send on and one to receive on; then
+  // its hops.
   [[nodiscard]] std::vector<Wanted> wanted(std::span<const Rank> world_ranks) const;
   [[nodiscard]] std::vector<std::size_t> hops() const;  // Those that this rank has a link for.
 

@@ -18,6 +18,7 @@
 #include "io/loop.h"
 #include "os/fd.h"
 #include "os/files.h"
+#include "os/host.h"
 #include "os/testing.h"
 #include "runtime/jobs/job_files.h"
 

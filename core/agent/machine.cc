@@ -15,7 +15,7 @@ namespace {
 constexpr Duration kFirstPause = std::chrono::milliseconds(100);
 constexpr Duration kLastPause = std::chrono::seconds(2);
 constexpr Generation kForNoStep = std::numeric_limits<Generation>::max();
-// Whom its agent ended has not failed by itself.
+// The exit code of a process that its agent has killed.
 constexpr std::int32_t kKilled = 128 + 9;
 
 // As a shell says it: 0..255, or 128 + signal.
@@ -161,7 +161,7 @@ void Machine::add_spare(const std::string& node_id) {
   actions_.push_back(spawn);
 }
 
-// Whether some worker still trains whose place this spare could take. Empty: a spare of any place.
+// Whether a worker still trains that this spare could replace. `spare_of` empty: any worker.
 bool Machine::is_needed(const std::string& spare_of) const {
   if (waits_for_places()) return state_ == State::kRunning;
   return std::any_of(places_.begin(), places_.end(), [&](const Place& p) {
@@ -523,7 +523,7 @@ void Machine::receive(const wire::Refused& m) {
 
 // A change of another book: what came between is lost, so all is asked for.
 void Machine::receive(const wire::Addresses& m) {
-  if (m.base != 0) call_off_rehearsals();  // Somebody has come in the place of another.
+  if (m.base != 0) call_off_rehearsals();  // Not the first book: a rank was replaced.
   auto book = book_.after(m);
   if (!book) {
     if (m.base != 0) send(wire::AskAddresses{});

@@ -8,7 +8,7 @@ namespace {
 
 // An agent counts as silent after so many of its own longest gaps: on a busy host they are long.
 constexpr int kGaps = 4;
-// The silence has a last call of this part of it: what was said before is heard within that (P10).
+// The last call lasts silence / kLastCall: what was said before is heard within that (P10).
 constexpr int kLastCall = 4;
 // Once all of a host have hung up, it is asked for them again after this time, then twice that, ...
 constexpr Duration kFirstAsked = std::chrono::milliseconds(5);
@@ -115,7 +115,7 @@ void HostWatch::hang_up(const Member& member) {
   }
 }
 
-// This scheduler takes over: of no host it has heard yet. Each has an agent that is to come back.
+// This scheduler takes over and has heard of no host yet. Each one's agent is to come back.
 void HostWatch::miss_all() {
   if (!job_.watches_hosts()) return;
   job_.all_are_back = job_.now + kReturn;

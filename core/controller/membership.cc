@@ -175,7 +175,7 @@ bool Membership::may_assemble() {
   const auto is_unspoken = [&](const auto& arrival) {
     return arrival.second.seat.attempt != 0 && agents_.speaker(arrival.first) == nullptr;
   };
-  // From the last one that was found on: the agents of those before it have spoken, most likely.
+  // Begin at the last one found: the agents of those before it have spoken, most likely.
   const auto from = roster_.arrivals().lower_bound(unspoken_);
   auto found = std::find_if(from, roster_.arrivals().end(), is_unspoken);
   if (found == roster_.arrivals().end()) {
@@ -396,7 +396,7 @@ void Membership::lose(const Member& member) {
   answer_waiting(member.seat.node_id);
 }
 
-// Its host is lost before the ranks are given. Whoever takes its place counts attempts anew.
+// Its host is lost before the ranks are given. Its heir counts attempts from 1: forget these.
 void Membership::forget_arrival(const std::string& node_id) {
   if (const auto early = roster_.arrivals().find(node_id); early != roster_.arrivals().end()) {
     died(early->second, {.kind = wire::Ending::Kind::kReplaced}, false, 0);

@@ -34,7 +34,7 @@ struct Options {
   bool protect = true;  // HOLDFAST_PROTECT. Without it no step is kept that one could go back to.
   Duration replacement_timeout{};  // How long the cause of a fault is waited for; and how long a
                                    // call waits for peers while no scheduler answers (P38).
-  Duration link_patience{};        // The same, before the scheduler hears that links have failed.
+  Duration link_patience{};        // How long until the scheduler hears that links have failed.
   Duration forming_patience{};     // The same, after a group that could not be formed.
   Duration scheduler_timeout{};    // How long the confirmation of the end is waited for.
   Duration progress_interval{};    // Between two words about committed steps.
@@ -160,8 +160,8 @@ struct AwaitSums {};
 struct Stage {
   Version version = 0;
 };
-// Gives its staged private part to its holder and takes those of its wards: at the barrier the
-// step lies on two hosts.
+// Gives its staged private part to its holder and takes those of its wards, so at the barrier two
+// hosts have the step.
 struct ExchangeCopies {
   Version version = 0;
 };

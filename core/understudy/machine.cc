@@ -32,8 +32,8 @@ std::optional<std::string> first_difference(const Account& rank, const Account& 
   static const std::vector<Note> kNone;
   for (const auto* account : {&rank, &own}) {
     for (const auto& [group, exchanges] : account->exchanges) {
-      const auto of = [&group](const Account& a) -> const std::vector<Note>& {
-        const auto there = a.exchanges.find(group);
+      const auto of = [&name = group](const Account& a) -> const std::vector<Note>& {
+        const auto there = a.exchanges.find(name);
         return there == a.exchanges.end() ? kNone : there->second;
       };
       if (auto found = first_of(of(rank), of(own))) return found;

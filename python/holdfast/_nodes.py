@@ -118,7 +118,7 @@ def _split(endpoint: str) -> tuple[str, str]:
 
 
 def _rank(text: str | None, count: int, address: str) -> tuple[int, list[str]]:
-    """Return the number of this host. Of two it may be found out: node 0 has the address."""
+    """Return this host's number. With two hosts it can be left out: node 0 has the address."""
     if text is not None:
         if not text.isdecimal() or int(text) >= count:
             fail(f"--node-rank is '{text}'; with --nnodes={count}, allowed is 0 to {count - 1}")

@@ -23,7 +23,7 @@
 namespace holdfast::runtime {
 namespace {
 
-constexpr int kSpareFd = 3;  // The pipe's number in a spare.
+constexpr int kSpareFd = 3;  // A spare's end of its pipe.
 constexpr std::uint64_t kLongLog = std::uint64_t{1} << 20;
 constexpr Duration kGroupPatience = std::chrono::milliseconds(100);
 
@@ -264,8 +264,8 @@ void Children::promote(const agent::Promote& what) {
   starting_.forget(what.process);
   if (trainer != 0) {  // The others wait for this process.
     if (running.idle) make_process_ordinary(trainer);
-    // It wakes up beside trainers that compute, until it goes on as one of them (Worker, at Go).
-    // All its threads get the short slice, since nobody here knows which of them waits.
+    // Trainers beside it compute. So all its threads get the short slice (nobody here knows which
+    // of them waits), until it goes on as one of the trainers (Worker, at Go).
     os::take_short_slice_of_all(trainer);
   }
   const std::string place =

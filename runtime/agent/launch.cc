@@ -173,8 +173,8 @@ Status look_at_other_jobs(const std::string& job, std::vector<std::string>& rema
   return {};
 }
 
-// The processes of several hosts know one another by a token that the user gives to all: none could
-// be drawn that the other hosts have.
+// The processes of several hosts know one another by a token that the user gives to all: one drawn
+// here would be unknown to the other hosts.
 Status check_token(const AgentOptions& options, const config::Settings& settings) {
   if (!settings.token_file.empty()) return check_token_file(settings);
   const std::string& address = options.master_addr;

@@ -19,7 +19,7 @@ class RehearsalFolders {
  public:
   // Removes what a former agent has left of these places.
   RehearsalFolders(std::string job_directory, const std::vector<std::string>& places);
-  ~RehearsalFolders();  // Once all that was to be removed is.
+  ~RehearsalFolders();  // Waits until all is removed.
   RehearsalFolders(const RehearsalFolders&) = delete;
   RehearsalFolders& operator=(const RehearsalFolders&) = delete;
 

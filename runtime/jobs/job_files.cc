@@ -232,8 +232,8 @@ Result<bool> remove_whole(const os::Folder& folder, const std::string& directory
   if (folder) {
     if (const auto cleared = folder.clear(); !cleared) return cleared.error();
   }
-  // By its name, since it is empty: rmdir() removes no link, and nothing that has content. The
-  // user's folder goes with its last job.
+  // Its name is enough: rmdir() removes no link and nothing that has content. The user's folder
+  // goes with its last job.
   if (::rmdir(directory.c_str()) != 0 && errno != ENOENT) {
     return os::system_error(cat("cannot remove ", directory), errno);
   }

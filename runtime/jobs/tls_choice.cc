@@ -23,7 +23,7 @@ using Contexts = std::map<std::pair<std::string, tls::Role>, std::shared_ptr<tls
 constexpr const char* kTlsFile = "tls.json";
 constexpr const char* kPasswordFile = "client.password";
 
-// What the program has said. Settings are copied and traced, so no password is there.
+// What the program has said. It is not in Settings, since those are copied and traced.
 struct Choice {
   std::string config;
   std::optional<tls::Password> client;

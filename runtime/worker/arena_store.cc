@@ -224,8 +224,8 @@ class ArenaStore final : public StateStore {
     return arrival.end();
   }
 
-  // Of one file that comes from another host. What it begins with is judged before its digest is
-  // known, so that may be damage on the way: once.
+  // Takes one file from another host. Its head is checked before the digest is known: a first
+  // refusal may be damage on the way.
   class Sink final : public StateSink {
    public:
     Sink(arena::Arrival& arrival, From from, std::string name)

@@ -25,7 +25,7 @@ namespace holdfast::runtime {
 namespace {
 
 using namespace std::chrono_literals;
-// Of a Get: nothing, or what was found. Of a Put: the version, and nothing else, if it is set.
+// Of a Get: whether it was found, and what. Of a Put: whether it is set, and only the version.
 struct Reply {
   bool yes = false;
   wire::KeyValue pair;

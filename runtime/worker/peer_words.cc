@@ -15,7 +15,7 @@ constexpr std::size_t kHelloBytes = 36;  // Without the name.
 constexpr std::size_t kNameSizeAt = 6;
 
 constexpr std::string_view kAnswerMagic = "HFS1";
-constexpr std::size_t kAnswerBytes = 24;  // Without the ranges, or the sentence.
+constexpr std::size_t kAnswerBytes = 24;  // Before the ranges, or the refusal.
 constexpr std::size_t kRangeBytes = 16;
 constexpr char kFollows = 1;
 constexpr char kRefused = 2;

@@ -34,7 +34,7 @@ struct PeerHello {
 
 // Requires: the name is no longer than kLongestGroupName.
 std::string encode(const PeerHello& hello);
-// How many bytes are missing for sure; 0: it is whole, or will be none.
+// How many bytes are missing at least; 0: it is whole, or no hello.
 std::size_t missing_of_hello(std::string_view so_far);
 Result<PeerHello> decode_hello(std::string_view bytes);
 

@@ -46,7 +46,7 @@ class PrivateCopies {
   PrivateCopies(const PrivateCopies&) = delete;
   PrivateCopies& operator=(const PrivateCopies&) = delete;
 
-  // Gives the staged version n and takes those of the wards. After an error nothing can be
+  // Gives the private part of n and takes those of the wards. After an error nothing can be
   // exchanged any more.
   [[nodiscard]] Status exchange(Version n);
 

@@ -29,7 +29,7 @@ class Rehearsal final : public collective::Tape {
   static Result<std::shared_ptr<Rehearsal>> begin(const std::string& job_folder, Rank rank,
                                                   bool goes_on, std::function<void()> see_agent);
 
-  // The rank's, in a folder of the rehearsal's own.
+  // The rank's, but its folder is the rehearsal's.
   [[nodiscard]] const Identity& identity() const { return identity_; }
   // The file that holds what the rank held before the step.
   [[nodiscard]] std::string state() const { return recorded_state(identity_.directory); }

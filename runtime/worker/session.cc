@@ -98,7 +98,7 @@ struct Session::Parts {
   std::function<void(Generation)> on_stop;
   std::atomic<pid_t> sums_thread = 0;  // The queue's; 0: it has not begun.
   arena::Position begin_position;
-  std::optional<trainer::Repair> due;  // Between two calls of meet().
+  std::optional<trainer::Repair> due;  // For the next call of meet().
   bool was_cleared = false;            // What was filled before is no more.
   std::shared_ptr<Group> group;
   std::optional<wording::Cover> cover;    // As it was said last.
@@ -149,7 +149,7 @@ std::optional<trainer::Return> Session::Parts::go_on(bool is_filled) {
   }
 }
 
-// Its own, or its private part: that of version 0 does not come from others.
+// Whether this rank has to fill version 0: all of it, or its private part.
 bool Session::Parts::needs_beginning(const trainer::Repair& work) const {
   const bool begins = work.order.act == wire::Act::kBegin || work.order.act == wire::Act::kReceive;
   return begins && work.version == 0 && (work.order.moved || version() == kNoVersion);
@@ -220,7 +220,7 @@ void Session::Parts::do_work(const trainer::JoinGroup& work) {
   }
   group = *std::move(formed);
   current->formed(group);
-  // In the steps to come it is equal to the others again.
+  // The sums thread gets its usual slice back for steps.
   if (sums_thread != 0) os::take_usual_slice(sums_thread);
   const auto took = std::chrono::duration<double, std::milli>(io::Loop::now() - began).count();
   worker.trace().event("reform",

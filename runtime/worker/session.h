@@ -128,10 +128,10 @@ class Session {
   // The same as the teams of some ranks see it; they end with it when a generation is aborted.
   [[nodiscard]] const std::shared_ptr<collective::CurrentGeneration>& current() const;
   // What was started for the world, sums and all else. begin_step(), end_step() and end() wait for
-  // it. To be let go of before the Session ends: its thread calls it.
+  // it. Let go of it before the Session ends: the queue's thread calls that.
   [[nodiscard]] const std::shared_ptr<collective::Queue>& queue() const;
-  // Memory of this rank that the group's sums of any memory write into without copies; it may come
-  // and go at any time, and outlives the Session. Any thread.
+  // This rank's memory that sums write into without copies. It may come and go at any time; the
+  // Regions outlive the Session. Any thread.
   [[nodiscard]] const std::shared_ptr<collective::Regions>& regions() const;
   // Called in the control thread, which must not be blocked, when what is done under this
   // generation and under those before is to end. Null: no more; after the return the old one is not

@@ -21,8 +21,8 @@
 
 namespace holdfast::runtime {
 
-// What is sent of a file. Its bytes must not change until they are sent: the digest shows what
-// happened to them on the way, and nothing of what was wrong before.
+// What is sent of a file. Its bytes must not change until they are sent: the digest is made of what
+// is sent, so it finds damage on the way only.
 struct StateFile {
   os::Fd file;
   std::vector<StateRange> ranges;  // In order, none empty, none over another.

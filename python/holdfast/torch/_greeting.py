@@ -24,7 +24,7 @@ class Again(NamedTuple):
     """A rank tells this in the first step that all make together."""
 
     asked: int  # The others gave it an answer since the last step.
-    guessed: int  # It gave itself one.
+    guessed: int  # It answered itself.
     behind: int  # It makes its first step here.
     what: int  # A digest of what it begins.
 
