@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -141,6 +142,12 @@ std::vector<std::string> names_in(const std::string& folder) {
   }
   std::sort(names.begin(), names.end());
   return names;
+}
+
+std::uint64_t free_bytes(const std::string& path) {
+  struct statvfs system {};
+  if (::statvfs(path.c_str(), &system) != 0) return 0;
+  return std::uint64_t{system.f_bavail} * system.f_frsize;
 }
 
 }  // namespace holdfast::os

@@ -62,6 +62,9 @@ std::string end_of(const std::string& path, std::uint64_t from);
 // The last `lines` lines of a file, at most 64 KiB. Empty if it can not be read.
 std::string tail(const std::string& path, std::size_t lines);
 
+// What is free on the file system of a path; 0 if that can not be told.
+std::uint64_t free_bytes(const std::string& path);
+
 // The sorted names of all that is in a folder. Empty if it can not be read.
 std::vector<std::string> names_in(const std::string& folder);
 

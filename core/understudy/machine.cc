@@ -79,7 +79,10 @@ Assigned Machine::assignment(wire::Stage stage) const {
 std::optional<Conclusion> Machine::judge(const Account& own) const {
   const auto difference = first_difference(account_, own);
   if (former_) {
-    if (const auto between = first_difference(*former_, own)) {
+    const auto between = first_difference(*former_, own);
+    // Where both differ from the rank alike, what they do otherwise later changes nothing.
+    const bool alike = difference && difference == first_difference(account_, *former_);
+    if (between && !(alike && between != difference)) {
       return Conclusion{Verdict::kUncertain, *between};
     }
   }

@@ -80,7 +80,7 @@ TEST(Understudy, LeadsATrainerThroughTheStep) {
 }
 
 Account account(std::uint64_t batch, std::uint64_t gradient, std::uint64_t sum) {
-  return {{{"the batch", batch}, {"the gradient of w", gradient}}, {{"", {{"exchange 1", sum}}}}};
+  return {{{"its batch", batch}, {"the gradient of w", gradient}}, {{"", {{"exchange 1", sum}}}}};
 }
 
 std::optional<Conclusion> conclusion(std::optional<Account> former, const Account& own) {
@@ -108,6 +108,13 @@ TEST(Understudy, TellsProcessesThatDifferFromEachOtherFromAProgramThatDoesNotKee
     EXPECT_EQ(found->verdict, Verdict::kUncertain);
     EXPECT_EQ(found->what, "the gradient of w");
   }
+}
+
+TEST(Understudy, ChanceThatComesLaterDoesNotExcuseAProgram) {
+  const auto found = conclusion(account(7, 8, 3), account(7, 9, 3));
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->verdict, Verdict::kDiffers);
+  EXPECT_EQ(found->what, "its batch");
 }
 
 TEST(Understudy, NamesWhatComesAtAnotherPlaceOrNotAtAll) {

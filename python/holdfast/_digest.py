@@ -36,7 +36,15 @@ def tensor_bytes(thing: Any) -> tuple[str, memoryview] | None:
         kind = f"{thing.dtype}{tuple(thing.shape)}"
         if thing.is_meta:
             return kind, memoryview(b"")
-        if thing.is_sparse or thing.layout is not torch.strided:
+        if thing.layout is torch.sparse_coo:  # It may be far too large if it is dense.
+            whole = thing.coalesce()
+            return kind, memoryview(raw_bytes(whole.indices()) + raw_bytes(whole.values()))
+        if thing.is_nested:
+            rows = thing.unbind()
+            return kind + str([tuple(row.shape) for row in rows]), memoryview(
+                b"".join(raw_bytes(row) for row in rows)
+            )
+        if thing.layout is not torch.strided:
             thing = thing.to_dense()
         if thing.is_quantized:
             thing = thing.int_repr()

@@ -37,7 +37,7 @@ def test_core_a_rehearsal_runs_the_program_as_its_rank(tmp_path: Path, spares: s
     with job(tmp_path / "job", "--steps", "100000", "--pause", "0.01", workers=2, program=script,
              options=options) as running:  # fmt: skip
         log = tmp_path / "job" / "log" / "rehearsal_1.log"
-        running.until(lambda: int(log.exists() and "told" in log.read_text()))
+        running.until(lambda: int(log.exists() and log.read_text().endswith("\n")))
         told = log.read_text()
         running.process.terminate()
         output, _ = running.process.communicate(timeout=60)

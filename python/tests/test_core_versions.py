@@ -15,6 +15,8 @@ from holdfast._versions import Versions
 class Session:
     """Stands for a session: what happens at each begin_step()."""
 
+    rehearses = False
+
     def __init__(self, *begun: tuple[bool, int]) -> None:
         self.version, self.generation, self._begun = 5, 0, list(begun)
         self.meets = [True, False]

@@ -134,9 +134,17 @@ class ArenaStore final : public StateStore {
     if (!departure) return departure.error();
     const auto there = os::map_file(departure->file, os::Access::kRead, arena_.path());
     if (!there) return there.error();
+    // This file, the arena of whoever reads it, and as much for everybody else.
+    if (os::free_bytes(identity_.directory) < 4 * departure->file.bytes) {
+      return Error{Blame::kWorld, cat("there is too little room for a copy of ", arena_.path())};
+    }
     auto file = os::open_own_file(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC);
     if (!file) return file.error();
-    const auto failed = [&path] { return os::system_error(cat("cannot write ", path), errno); };
+    const auto failed = [&path] {
+      const Error error = os::system_error(cat("cannot write ", path), errno);
+      ::unlink(path.c_str());
+      return error;
+    };
     const auto size = static_cast<off_t>(departure->file.bytes);
     if (::ftruncate(file->get(), size) != 0) return failed();
     const std::uint64_t own = arena_.layout().private_offset(arena_.version() % 2);

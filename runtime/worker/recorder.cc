@@ -1,6 +1,10 @@
 #include "runtime/worker/recorder.h"
 
+#include <algorithm>
+#include <exception>
 #include <utility>
+
+#include "os/files.h"
 
 namespace holdfast::runtime {
 
@@ -11,19 +15,29 @@ Result<std::shared_ptr<Recorder>> Recorder::make(const Identity& identity, std::
       new Recorder(*std::move(page), rehearsal_folder(identity.directory, identity.rank), limit));
 }
 
-// Whoever rehearses may be gone, and its folder with it: then nothing is recorded.
 bool Recorder::begin(Version version, const ShowState& show_state) {
   if (page_.state() != Sample::kWanted) return false;
   page_.set(Sample::kRecording);
-  auto writer = RecordingWriter::make(recording_path(folder_), limit_);
-  if (!writer || !show_state(recorded_state(folder_))) {
-    page_.set(Sample::kNone);
-    return false;
+  if (begin_writing(show_state)) {
+    version_ = version;
+    return true;
   }
-  version_ = version;
+  page_.set(Sample::kNone);
+  return false;
+}
+
+// Whoever rehearses may be gone, and its folder with it: then nothing is recorded. The training
+// needs what is free as well: it gets no less than three quarters of that.
+bool Recorder::begin_writing(const ShowState& show_state) try {
+  if (!show_state(recorded_state(folder_))) return false;
+  const std::uint64_t limit = std::min(limit_, os::free_bytes(folder_) / 4);
+  auto writer = RecordingWriter::make(recording_path(folder_), limit);
+  if (!writer) return false;
   const std::lock_guard lock(mutex_);
   writer_ = *std::move(writer);
   return true;
+} catch (const std::exception&) {  // No memory.
+  return false;
 }
 
 void Recorder::note(std::string_view name, std::uint64_t digest) {

@@ -41,6 +41,8 @@ class Recorder final : public collective::Tape {
   Recorder(SamplePage page, std::string folder, std::uint64_t limit)
       : page_(std::move(page)), folder_(std::move(folder)), limit_(limit) {}
 
+  [[nodiscard]] bool begin_writing(const ShowState& show_state);
+
   SamplePage page_;
   const std::string folder_;
   const std::uint64_t limit_;

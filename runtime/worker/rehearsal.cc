@@ -51,7 +51,10 @@ Machine::Assignments Rehearsal::await_step() {
     const Sample state = page_.state();
     if (state == Sample::kReady) break;
     if (state == Sample::kTooLarge) {
-      skip("the exchanges of its step bring more than HOLDFAST_REHEARSAL_BYTES");
+      skip(
+          "the exchanges of its step bring more than HOLDFAST_REHEARSAL_BYTES, or than a quarter "
+          "of "
+          "what is free in /dev/shm");
     }
     if (state == Sample::kNone)
       skip("the rank could not record a step: is there room in /dev/shm?");
@@ -135,7 +138,8 @@ void Rehearsal::end(const understudy::Conclusion& conclusion) {
   end(wire::name(conclusion.verdict), conclusion.what);
 }
 
-void Rehearsal::end(const std::string& verdict, const std::string& what) {
+void Rehearsal::end(const std::string& verdict, const std::string& words) {
+  const std::string what = printable(words);  // One line.
   const bool begun = machine_.version() != kNoVersion;
   const Version step = begun ? machine_.version() + 1 : 0;
   const auto written = os::write_file_atomically(cat(identity_.directory, "/", kVerdict),
@@ -143,7 +147,7 @@ void Rehearsal::end(const std::string& verdict, const std::string& what) {
   std::fprintf(stderr, "holdfast: the rehearsal of rank %d, step %s: %s%s%s%s\n", identity_.rank,
                begun ? cat(step).c_str() : "unknown", verdict.c_str(), what.empty() ? "" : ": ",
                what.c_str(), written ? "" : " (it could not be written down)");
-  std::fflush(nullptr);
+  std::fflush(stderr);
   ::_exit(written ? 0 : 1);
 }
 

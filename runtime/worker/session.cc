@@ -106,6 +106,7 @@ struct Session::Parts {
   Generation generation = 0;              // The newest that the machine said to go on in.
   std::shared_ptr<Recorder> recorder;     // Null: nobody rehearses this rank's steps.
   std::shared_ptr<Recorder> tape;         // Of the step under way, if it is recorded.
+  bool compares = true;                   // As of compare_exchanges().
   pid_t owner = ::getpid();
   Rank ended_rank = kNoRank;  // After Began::kTooLate.
   bool ended = false;
@@ -356,7 +357,8 @@ Error Session::Parts::error_of(const trainer::Return& result) {
 void Session::Parts::open_recorder() {
   const config::Settings& settings = worker.settings();
   if (worker.solo() || worker.rehearsal() != nullptr || !settings.rehearsals) return;
-  if (settings.lifeline.empty()) return;  // No agent would start a rehearsal.
+  // No agent would start a rehearsal, or no version would hold all that one needs.
+  if (settings.lifeline.empty() || !settings.protect) return;
   auto made = Recorder::make(identity, settings.rehearsal_bytes);
   if (made) recorder = *std::move(made);
 }
@@ -466,6 +468,7 @@ bool Session::sample() {
   const auto show = [&p](const std::string& path) { return p.store->show(path); };
   if (!p.recorder || p.tape || !p.recorder->begin(p.version(), show)) return false;
   p.tape = p.recorder;
+  p.tape->compare(p.compares);
   p.current->record_on(p.tape);
   return true;
 }
@@ -476,6 +479,7 @@ void Session::note(std::string_view name, std::span<const std::byte> bytes) {
 }
 
 void Session::compare_exchanges(bool on) {
+  parts_->compares = on;
   if (auto* rehearsal = parts_->worker.rehearsal()) return rehearsal->compare(on);
   if (parts_->tape) parts_->tape->compare(on);
 }

@@ -1,5 +1,6 @@
 #include "runtime/worker/worker_control.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,6 +8,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "os/fd.h"
+#include "os/files.h"
 #include "os/slice.h"
 #include "runtime/worker/lifeline_holder.h"
 #include "wording/reasons.h"
@@ -93,6 +96,9 @@ Status Worker::Control::begin_rehearsal() {
       Rehearsal::begin(*folder, settings.rehearse, settings.attempt == 2, [this] { see_agent(); });
   if (!begun) return begun.error();
   rehearsal = *std::move(begun);
+  // If the host's memory runs out, no rank is to be killed for this process.
+  const os::Fd score(::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
+  if (score) (void)os::write_all(score.get(), "1000");
   rank = settings.rehearse;
   loop.after(kHeartbeat, [this] { look_after_agent(); });
   thread = std::thread([this] { loop.run(); });

@@ -130,12 +130,12 @@ class Gradients:
             if self._looked or (has_updated and not there):
                 self._drops += 1
             self._looked = False
-            self._updated = has_updated
             if has_updated:
                 self._left = there
         elif not self._needed and has_updated and self._one >= 0:
             gradient = self._parameters[self._one].grad
             self._left = {} if gradient is None else {self._one: gradient}
+        self._updated = has_updated
         if self._hooks:
             self._watch()
         return self._needed or not has_updated or self._drops < _ENOUGH

@@ -6,16 +6,21 @@ The notes of a rank and of whoever rehearses its step are compared in their orde
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from holdfast._core import Session
 from holdfast._digest import digest, tensor_bytes
+from holdfast._say import say
 from holdfast.torch._engine import Engine
 from holdfast.torch._kept import Kept
 from holdfast.torch._optimizers import local
+from holdfast.torch._position import Progress
 
 
 def everything_in(kept: Kept) -> Iterator[tuple[str, Any]]:
@@ -33,23 +38,47 @@ def everything_in(kept: Kept) -> Iterator[tuple[str, Any]]:
 class Sampled:
     """The notes of the steps of one State. Not thread-safe."""
 
-    def __init__(self, engine: Engine, kept: Kept) -> None:
+    def __init__(self, engine: Engine, kept: Kept, progress: Progress) -> None:
         """Note nothing until a step is sampled."""
         self._engine = engine
         self._kept = kept
+        self._progress = progress
+        self._first = 0  # How many first steps of passes came on end.
         self._hooks: list[Any] = []
         self.on = False  # The step under way is sampled.
 
     def begin(self) -> None:
         """Begin a step, before its batch is used."""
         session = self._engine.session
-        self.on = session is not None and session.sample()
+        self.on = session is not None and not self._comes_after_others() and session.sample()
         if self.on:
             for key, parameter in self._kept.parameters:
                 if parameter.requires_grad and parameter.is_leaf and local(parameter) is parameter:
                     note: Any = self._gradient_of(".".join(key[1:]))
                     watch: Any = parameter.register_post_accumulate_grad_hook
                     self._hooks.append(watch(note))
+
+    def _comes_after_others(self) -> bool:
+        """Whether a successor would make this step after code between two passes.
+
+        A rehearsal would run that code, which may write a checkpoint. Where each pass has one step,
+        there is no other one.
+        """
+        at = self._progress.position
+        is_first = not at.own and at.index <= 1 and self._progress.n > 0
+        self._first = self._first + 1 if is_first else 0
+        return is_first and self._first % 4 != 0 and not self._engine.seat.rehearses
+
+    def see_that_nothing_was_guessed(self) -> None:
+        """End a rehearsal that answered, on its way, what the other ranks exchanged there."""
+        if self._engine.seat.rehearses and self._engine.guessed:
+            say(
+                "the program exchanges something between steps, which a replacement can not be "
+                "told again (after a fault all start again): nothing can be compared. "
+                "state.once(f) keeps what f exchanges"
+            )
+            sys.stderr.flush()
+            os._exit(3)
 
     def _gradient_of(self, name: str) -> Callable[[Tensor], None]:
         def note(parameter: Tensor) -> None:
@@ -65,7 +94,8 @@ class Sampled:
 
     def end(self) -> None:
         """Note what is kept after the step. Requires: its sums have ended."""
-        if self.on:
+        if self.on and not self._engine.marked:
+            self._note("whether to stop", self._progress.wish)
             for name, thing in everything_in(self._kept):
                 self._note(f"`{name}` after the step", thing)
 
@@ -76,9 +106,16 @@ class Sampled:
             self._hooks.pop().remove()
 
     def _note(self, name: str, thing: Any) -> None:
+        """Note a thing. What can not be digested is noted by its name alone."""
         session = self._engine.session
         if session is None:
             return
+        try:
+            self._digest(session, name, thing)
+        except Exception:  # The training never ends by that.
+            session.note(name, type(thing).__qualname__.encode())
+
+    def _digest(self, session: Session, name: str, thing: Any) -> None:
         if isinstance(thing, Tensor) and _lies_in_one_piece(tensor := local(thing).detach()):
             # Its type and its size belong to what it is.
             session.note(name, f"{tensor.dtype}{tuple(tensor.shape)}".encode())

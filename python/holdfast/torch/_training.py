@@ -31,7 +31,7 @@ class Training:
         self.progress = progress
         self.sources = Sources(progress.position, kept.others)
         self.results = Results(engine, kept, versions, progress)
-        self.sampled = Sampled(engine, kept)
+        self.sampled = Sampled(engine, kept, progress)
         self.current_epoch: int | None = None  # Of the loop over state.epochs() under way.
         self.turn = 0  # How often steps() was called in it.
         self.was_stopped = False  # A wish after its last step ended that loop.
@@ -85,8 +85,8 @@ class Training:
             self.seen = True
         self.results.prune()
         self.sampled.end()
+        self.sampled.leave()  # A void step is brought back in commit().
         is_made = self.versions.commit(self.has_updated, may_wait)
-        self.sampled.leave()
         self.engine.in_step = self.engine.marked = False
         self.replaying = not is_made
         if not is_made:
@@ -113,6 +113,7 @@ class Training:
         """Come to the step from which the others go on, and take back what was done on the way."""
         self.versions.restore()
         self.arrived = True
+        self.sampled.see_that_nothing_was_guessed()
         self.engine.guessed = False
 
     def advise(self, frame: Any) -> None:
