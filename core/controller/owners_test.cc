@@ -293,6 +293,21 @@ TEST_F(MoveTest, StopsAllAndGivesThePlacesOnceTheyAreKnownToBeElsewhere) {
   EXPECT_EQ(machine_->generation(), generation) << "one stop for all of it";
 }
 
+// The ranks that move have committed a step, and those that stay have only staged it.
+TEST_F(MoveTest, KeepsTheStepThatOnlyThoseHaveCommittedWhoMove) {
+  ask("host-2");
+  const Generation generation = machine_->generation();
+  step(Received{1, wire::Report{generation, 4, 5, true, {{2, 4, 5}}}});
+  step(Received{2, wire::Report{generation, 4, 5, true, {}}});
+  step(Received{3, wire::Report{generation, 5, 5, true, {}}});
+  EXPECT_EQ(answer().kind, Reason::Kind::kMoves);
+  ASSERT_EQ(granted(95), Nodes{"2"});
+  spare({{"2", 9, 1, true}});
+  come(4, who("2", 9, 1, "host-9"));
+  step(Received{4, wire::Report{machine_->generation(), kNoVersion, kNoVersion}});
+  EXPECT_EQ(machine_->head().version, 5U);
+}
+
 TEST_F(MoveTest, CanNotTakePlaceIfNobodyElseHasTheState) {
   ask("host-2");
   report_with_holder(false);

@@ -109,7 +109,14 @@ void Recovery::maybe_plan() {
     if (!member.seat.finished && !rendezvous_.reports().contains(rank)) return;
   }
   std::set<Rank> disbelieved;
-  if (disbelieve_some(disbelieved) || transfers_.carry_out(disbelieved)) return;
+  if (disbelieve_some(disbelieved)) return;
+  // Who has committed it may be about to give its place away, and its word with it.
+  for (const auto& [rank, report] : rendezvous_.reports()) {
+    if (report.version != kNoVersion) {
+      formation_.reached = std::max(formation_.reached, report.version);
+    }
+  }
+  if (transfers_.carry_out(disbelieved)) return;
   const auto plan = planner::plan(rendezvous_.table(disbelieved, {}));
   // A version from which all have gone on is never gone back behind.
   if (plan.possible && plan.version >= formation_.version) return rendezvous_.carry_out(plan);
