@@ -272,7 +272,7 @@ class Machine {
   void rehearsal_died(const Died& e);
   void rehearsal_not_started(const SpawnFailed& e);
   void rehearsal_takes_too_long();
-  void judge_rehearsal(wire::RehearsalState verdict);
+  void conclude_rehearsal(wire::RehearsalState verdict);
   [[nodiscard]] bool is_at_a_place(Process process) const;
   [[nodiscard]] std::vector<std::string> rehearsed_places() const;
   [[nodiscard]] Rehearsals::Pause pauses() {

@@ -58,25 +58,11 @@ nlohmann::ordered_json describe(const controller::Member& member, Rank rank, Sta
           {"loss", std::isfinite(member.loss) ? nlohmann::ordered_json(member.loss) : nullptr}};
 }
 
-const char* in_words(wire::Verdict verdict) {
-  switch (verdict) {
-    case wire::Verdict::kEqual:
-      return "equal";
-    case wire::Verdict::kDiffers:
-      return "differs";
-    case wire::Verdict::kUncertain:
-      return "uncertain";
-    case wire::Verdict::kSkipped:
-      return "skipped";
-  }
-  return "unknown";
-}
-
 nlohmann::ordered_json describe(const wire::RehearsalState& rehearsal) {
   const bool made = rehearsal.version != kNoVersion;
   return {{"node_id", rehearsal.node_id},
           {"version", made ? nlohmann::ordered_json(rehearsal.version) : nullptr},
-          {"verdict", in_words(rehearsal.verdict)},
+          {"verdict", wire::name(rehearsal.verdict)},
           {"sentence", rehearsal.sentence}};
 }
 
