@@ -34,8 +34,8 @@ struct Options {
   std::string host;
   std::vector<std::string> workers;  // Node ids of this host's places.
   std::int32_t world_size = 0;       // Of the whole job.
-  std::uint64_t seed = 0;            // For the incarnations: random, another one for every agent.
-  // The agent starts a scheduler. With etcd and several hosts every agent does: one scheduler
+  std::uint64_t seed = 0;            // Seed of the incarnations: a random one for each agent.
+  // The agent starts a scheduler. With etcd and several hosts, every agent does so: one scheduler
   // serves, and the others stand by.
   bool runs_scheduler = false;
   bool stands_by = false;  // With etcd: the job's first scheduler is on another host.
@@ -76,13 +76,13 @@ inline constexpr Duration kAnswer = std::chrono::seconds(5);
 
 // What may happen.
 struct Started {};
-struct Died {  // Noticed first by its lifeline (no exit code yet) or by its exit.
+struct Died {  // A process has died. Its lifeline may tell so before its exit code is known.
   Process process = 0;
   wire::Ending ending;  // kUnknown: it is dying; a second Died says how it ended.
   std::uint64_t detected_ns = 0;
   std::string error = {};        // The exception that ended it, in its own words; empty: none did.
   Version version = kNoVersion;  // The last step that it has made; kNoVersion: unknown.
-  // Set: it had heard that the job has ended; true: well.
+  // Set if the process had heard of the job's end; true: the job has ended well.
   std::optional<bool> job_ended = {};
   // `error` says what the program has to change, so every later process would end with it.
   bool is_final = false;
@@ -335,7 +335,7 @@ class Machine {
   std::deque<Spare> spares_;        // Oldest first.
   std::set<Process> running_;       // Spawned, and not known to have exited.
   std::map<Process, int> stopped_;  // In how many looks in a row each was stopped.
-  std::map<Process, wire::Ending::Kind> ended_;  // Killed by this agent, and why.
+  std::map<Process, wire::Ending::Kind> ended_;  // Processes that this agent has killed, and why.
   std::vector<Owed> owed_;                       // Spares to start later.
   Rehearsals rehearsals_;
   std::uint64_t next_pause_ = 1;

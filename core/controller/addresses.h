@@ -13,7 +13,7 @@ class Addresses {
   // Makes the book of where all ranks are now, and sends the changes to the agents. Called before
   // each assignment, so an agent gets a book before its ranks hear the book's name.
   void refresh();
-  // 0: all ranks share one memory.
+  // The book's name; 0: all ranks share one memory.
   [[nodiscard]] std::uint64_t name() const { return book_.name(); }
   void tell(Link link);  // Sends the whole book.
 

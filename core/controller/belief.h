@@ -16,22 +16,22 @@ struct Said {
   Rank rank = kNoRank;
   Version version = kNoVersion;  // kNoVersion: nothing, which is always possible.
   Version staged = kNoVersion;
-  Version told = 0;  // The newest version that it has said before that it has.
+  Version told = 0;  // The newest version that it has reported before.
   bool private_is_own = false;
 };
 
 // Whether one rank's report is possible: what is staged is its version or the next one, and not
-// older than what it has said before.
+// older than `told`.
 [[nodiscard]] bool is_sound(const Said& said);
 
 struct Belief {
   Version version = 0;           // The n that fits the most reports, and
   std::vector<Rank> impossible;  // the ranks on whose reports no plan may rest, ascending.
 };
-// If two numbers fit equally many reports, the one that fewer ranks contradict by what they said
-// before counts; then the smaller one. A rank that is ahead of n is impossible. A rank that is
-// behind n-1 is impossible only if it has a private part: otherwise the plan copies the state of
-// the others.
+// Finds n and the ranks that contradict it. If two numbers fit equally many reports, n is the one
+// that fewer ranks contradict by earlier reports; then the smaller one. A rank ahead of n is
+// impossible. A rank behind n-1 is impossible only if it has a private part: otherwise the plan
+// copies the state of the others to it.
 [[nodiscard]] Belief believe(const std::vector<Said>& all);
 
 }  // namespace holdfast::controller

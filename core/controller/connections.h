@@ -17,8 +17,8 @@ struct Peer {
   bool is_told_end = false;     // It was told of the job's end.
   std::string node_id;          // Of the process that has registered here; empty: none has.
   Incarnation incarnation = 0;  // Of the same process.
-  bool has_seat = false;        // Its messages count as those of a seat:
-  Rank rank = kNoRank;          // of this one; kNoRank: the ranks are not given yet.
+  bool has_seat = false;        // Its messages count as those of a seat,
+  Rank rank = kNoRank;          // that of this rank; kNoRank: the ranks are not given yet.
 };
 
 class Connections {
@@ -44,7 +44,7 @@ class Connections {
 
  private:
   std::map<Link, Peer> peers_;
-  std::vector<Link> dismissed_;  // While the present event is handled.
+  std::vector<Link> dismissed_;  // Dismissed while the present event is handled.
   std::map<Link, wire::Register> waiting_;
   std::map<std::string, std::set<Link>> waiting_for_;  // The links in waiting_, by node id.
 };

@@ -30,9 +30,9 @@ struct Options {
   Duration host_silence{};
   bool by_agent = false;  // An agent has started this scheduler, and would start a successor.
   std::string own_host;   // This scheduler's host, as in Register.
-  // How Register::memory begins for processes under this scheduler's kernel, which share its clock.
+  // Prefix of Register::memory of processes under this scheduler's kernel, which share its clock.
   std::string boot;
-  // How the id of the agent that started this scheduler begins; empty: any agent may have.
+  // Prefix of the id of the agent that started this scheduler; empty: unknown, so any agent counts.
   std::string own_agent;
   // Host of the scheduler that this one replaces, which has lost its lease: it may be lost as well.
   std::string suspect_host;

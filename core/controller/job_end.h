@@ -15,7 +15,7 @@ class JobEnd {
   void go_on();  // This scheduler was started again, and finds that the job has ended.
 
   void tell(Link link);
-  void tell_own_agent(Link link);  // The agent that was waited for.
+  void tell_own_agent(Link link);  // Tells the agent that was waited for, and leaves.
   void leave_in_time();
   [[nodiscard]] std::optional<Instant> deadline() const;
 

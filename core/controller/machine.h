@@ -37,7 +37,7 @@ class Machine {
   [[nodiscard]] wire::Formation formation() const { return job_.record(); }
   [[nodiscard]] wire::Stage stage() const { return job_.formation.stage; }
   [[nodiscard]] Generation generation() const { return job_.formation.generation; }
-  // Its roster is empty.
+  // The formation without its roster.
   [[nodiscard]] const wire::Formation& head() const { return job_.formation; }
   [[nodiscard]] const KeyValues& key_values() const { return job_.key_values; }
   [[nodiscard]] bool assembled() const { return job_.roster.assembled(); }

@@ -18,7 +18,7 @@ class Membership {
       : job_(job), job_end_(job_end), rendezvous_(rendezvous), plan_(std::move(plan)) {}
 
   void receive(Link link, const wire::Register& m);
-  // Before the ranks are given: gives them if all processes are here.
+  // Gives the ranks, if all processes are here and have none yet.
   void maybe_assemble();
   void maybe_tell_arrivals();
   [[nodiscard]] std::optional<Instant> deadline() const;  // When maybe_tell_arrivals() is due.

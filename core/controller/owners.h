@@ -39,7 +39,7 @@ class Owners {
   // Places that the agent owns and that its table lacks.
   [[nodiscard]] std::vector<std::string> lacking(const Agent& agent) const;
   [[nodiscard]] bool is_drained(const std::string& agent_id) const;
-  // Whether the agent would take so many places more; and the agent that would best, 0: none would.
+  // Whether the agent would take this many places more; and which agent would best (0: none).
   [[nodiscard]] bool takes(const Agent& agent, std::size_t places) const;
   [[nodiscard]] Link host_for(std::size_t places, const std::string& not_on,
                               const std::string& only_on) const;

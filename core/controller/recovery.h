@@ -11,7 +11,7 @@
 namespace holdfast::controller {
 
 inline constexpr std::int64_t kMaxGroupsLost = 20;   // In a row, with no step of all ranks between.
-inline constexpr std::size_t kMaxTextBytes = 65536;  // For the text of a Failed.
+inline constexpr std::size_t kMaxTextBytes = 65536;  // The longest text of a Failed.
 
 class Recovery {
  public:
@@ -31,7 +31,8 @@ class Recovery {
   void maybe_plan();
 
   void maybe_tell_progress();
-  void agent_came() { progress_told_.reset(); }  // Tells it the next progress, as all others.
+  // The new agent is told the next progress, with all others.
+  void agent_came() { progress_told_.reset(); }
   [[nodiscard]] std::optional<Instant> deadline() const;  // When maybe_tell_progress() is due.
 
  private:

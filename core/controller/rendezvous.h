@@ -41,7 +41,7 @@ class Rendezvous {
   [[nodiscard]] bool is_proven() const { return unproven_.empty(); }
   // This rank has made a step. Returns whether it is the last rank to do so.
   [[nodiscard]] bool prove(Rank rank) { return unproven_.erase(rank) != 0 && unproven_.empty(); }
-  // As in wire::Assignment, for the running generation.
+  // As wire::Assignment::ended, for the running generation.
   [[nodiscard]] Rank ended() const { return ended_; }
   void set_ended(Rank rank) { ended_ = ended_ == kNoRank ? rank : ended_; }
   [[nodiscard]] Rank ended_rank() const;
@@ -65,7 +65,7 @@ class Rendezvous {
   Roster& roster_ = job_.roster;
   Addresses& addresses_;
   std::map<Rank, wire::Report> reports_;
-  int round_ = 0;             // Of the orders: 1 is work in the own arena, 2 is copies from others.
+  int round_ = 0;  // Round of orders: 1 is work in the own arena, 2 is copies from others.
   std::set<Rank> repairing_;  // Ranks that have an order in this round and have yet to do it.
   // Ranks that have reported in this generation, on another host than before.
   std::set<Rank> moved_;

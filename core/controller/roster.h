@@ -53,7 +53,7 @@ struct Member {
   std::uint64_t detected_ns = 0;  // and when its agent knew, by the agent's clock.
   Instant heard{};
   std::optional<Instant> called{};  // When its silence was noticed: its last call began then.
-  std::optional<Instant> timer{};   // When its silence is checked next, not too late.
+  std::optional<Instant> timer{};   // When its silence is checked next; never after it counts.
   Version version = 0;              // The newest that it has said or was ordered to reach.
   double loss = 0;
   bool is_free = false;  // The agent that owns the place counts as lost.
