@@ -15,7 +15,7 @@ namespace holdfast {
 namespace {
 
 constexpr std::uint32_t kMostPorts = 65536;
-constexpr std::size_t kUsualBytes = 36;  // Of one place, in what the name is computed from.
+constexpr std::size_t kUsualBytes = 36;  // Typical size of one place in the digest's input.
 
 void append(std::string& bytes, std::uint32_t number) {
   bytes.append(reinterpret_cast<const char*>(&number), sizeof(number));

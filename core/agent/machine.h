@@ -39,15 +39,15 @@ struct Options {
   // serves, and the others stand by.
   bool runs_scheduler = false;
   bool stands_by = false;  // With etcd: the job's first scheduler is on another host.
-  bool continues = false;  // Its scheduler goes on from the journal that a dead agent's left.
+  bool continues = false;  // Its scheduler goes on from the journal of a dead agent's scheduler.
   std::int32_t spares = 0;
   // The agent has no places until the scheduler gives it those of a lost host; `spares` wait for
   // them.
   bool spare_host = false;
   std::int32_t takes = 0;         // How many places of lost hosts it would take.
   bool drained = false;           // It takes no places any more, and ends once it has none.
-  bool bound_spares = false;      // One for each of `workers`, in place of `spares` for any.
-  std::int32_t max_restarts = 3;  // Of one place, or of the spares, with no step between.
+  bool bound_spares = false;      // One spare bound to each of `workers`, in place of `spares`.
+  std::int32_t max_restarts = 3;  // Restarts of one place, or of spares, with no step between.
   std::string max_restarts_option = "--max_restarts";  // The option's name, for messages.
   RehearsalOptions rehearsals = {};
 };
@@ -344,7 +344,7 @@ class Machine {
   Version version_ = 0;
   Generation generation_ = 0;  // The generation in which version_ was made.
   AddressBook book_;           // Where the ranks are, as the scheduler has said last.
-  Link link_ = Link::kNever;   // To the scheduler.
+  Link link_ = Link::kNever;   // The link to the scheduler.
   bool is_far_ = false;
   bool told_ = false;        // The scheduler was sent the newest places,
   bool spares_told_ = true;  // and the newest spares and verdicts.

@@ -7,7 +7,7 @@
 namespace holdfast::agent {
 namespace {
 
-// They take the memory of a state, if no state that a spare might get is on this host yet.
+// A spare takes the memory of a state, if no state that it might get is on this host yet.
 TEST_F(AgentTest, SparesOfASpareHostAloneTakeMemoryBeforehand) {
   start(1);
   EXPECT_FALSE(spares_.at(0).prepares);

@@ -6,7 +6,7 @@ namespace holdfast::controller {
 
 namespace {
 
-// An agent counts as silent after so many of its own longest gaps: on a busy host, gaps are long.
+// An agent counts as silent after this many of its own longest gaps: on a busy host, gaps are long.
 constexpr int kGaps = 4;
 // Before a silent host counts as lost, it has a last call of silence / kLastCall: messages that it
 // sent before arrive within this time (P10).
@@ -26,7 +26,7 @@ void HostWatch::hear(Agent& agent) {
   if (agent.heard != Instant{}) agent.gap = std::max(job_.now - agent.heard, agent.gap / 8 * 7);
   agent.heard = job_.now;
   agent.called.reset();
-  // Nobody else has its places yet, so it has them back.
+  // The agent's places have no other owner yet, so it gets them back.
   if (std::exchange(agent.is_silent, false)) owners_.take_back(agent.agent_id);
 }
 

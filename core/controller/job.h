@@ -43,7 +43,7 @@ struct Options {
 // What leads a job from one wire::Stage to the next.
 enum class StageEvent : std::uint8_t {
   kBegun,     // A new generation has begun.
-  kPlanned,   // All have reported: it is known from which version all go on.
+  kPlanned,   // All ranks have reported, and the version to go on from is chosen.
   kRepaired,  // All ranks hold that version.
   kOver,      // The job has ended, well or not.
 };
@@ -57,7 +57,7 @@ struct Job {
   Job(Options chosen, std::optional<wire::Formation> stored);
 
   Options options;
-  wire::Formation formation;  // Its roster is empty: see `roster`.
+  wire::Formation formation;  // The newest formation, with an empty roster: see `roster`.
   Roster roster;
   AgentDirectory agents;
   Connections connections;

@@ -22,8 +22,8 @@ namespace holdfast::controller {
 using Link = std::uint64_t;  // A connection; each has a greater number than all before. 0: none.
 
 inline constexpr std::size_t kMaxStoredBytes = std::size_t{256} << 20;  // Keys and values together.
-inline constexpr std::size_t kMaxStoredKeys = 100'000;  // Also the limit for writers.
-inline constexpr std::size_t kMaxUnanswered = 1'000;    // Questions of one link.
+inline constexpr std::size_t kMaxStoredKeys = 100'000;                  // Also limits the writers.
+inline constexpr std::size_t kMaxUnanswered = 1'000;                    // Questions of one link.
 
 // A value at the time when it was asked for. Many may ask for a large value at once, so it is
 // shared.

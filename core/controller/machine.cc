@@ -37,10 +37,10 @@ bool is_for(PeerKind kind, const wire::Message& message) {
   return false;
 }
 
-// An agent may have so many spares more than the job has places.
+// An agent may have this many spares more than the job has places.
 constexpr std::size_t kMaxSparesMore = 256;
 
-// Why this can not be the table of an agent of a job with so many places; nullopt: it can.
+// Why no agent of a job with this many places can have such a table; nullopt: one can.
 std::optional<Reason> too_much(const wire::AgentState& m, std::size_t places) {
   const auto more_than = [](std::size_t count, std::size_t most, const char* what) {
     const Reason why{.kind = Reason::Kind::kTooMuch,
@@ -269,7 +269,7 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   hosts_.look_at(job_.now + job_.options.host_silence);
   if (agent.book != addresses_.name()) {
     rendezvous_.receive(link, wire::AskAddresses{});
-    if (job_.connections.at(link).dismissed) return;  // It has too many unanswered questions.
+    if (job_.connections.at(link).dismissed) return;  // Too many unanswered questions.
   }
   const auto former = job_.agents.take_words(link);
   job_.agents.set_asks(link, m.places);

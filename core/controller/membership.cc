@@ -301,7 +301,7 @@ void Membership::answer_waiting(const std::string& node_id) {
     const Rank rank = roster_.rank_of(node_id);
     if (roster_.assembled() && rank == kNoRank) return;
     const Verdict verdict = roster_.assembled() ? verdict_on(rank, m) : early_verdict_on(m);
-    if (verdict.kind == Verdict::Kind::kWaits) continue;  // It was told so already.
+    if (verdict.kind == Verdict::Kind::kWaits) continue;  // The process was told so already.
     connections_.stop_waiting(*link);
     roster_.assembled() ? admit(*link, rank, m) : admit_early(*link, m);
   }
@@ -315,7 +315,7 @@ void Membership::take_over(Rank rank, Link link, const wire::Register& m) {
   const bool moves = member.seat.memory != m.memory;
   roster_.alter(member, [moves](Member& changed) {
     changed.seat.moved = changed.seat.moved || moves;
-    changed.seat.finished = false;  // Its successor has to end in good order itself.
+    changed.seat.finished = false;  // The successor has to end in good order itself.
     changed.joined = false;
   });
   // The former process's progress binds only that one.
@@ -445,7 +445,7 @@ void Membership::apply_word(const wire::PlaceState& place) {
       roster_.advance(member, SeatEvent::kEndedWell);
       job_end_.maybe_all_left();
     }
-  }  // Else it was said before this incarnation was accepted.
+  }  // Otherwise the agent said this before this incarnation was accepted.
   answer_waiting(place.node_id);
 }
 

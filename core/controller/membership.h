@@ -67,7 +67,7 @@ class Membership {
   Rendezvous& rendezvous_;
   std::function<void()> plan_;
   bool arrivals_are_told_ = true;  // The arrivals have been told how many they are.
-  Instant arrivals_next_{};        // They are not told again before then.
+  Instant arrivals_next_{};        // The arrivals are not told again before then.
   std::string unspoken_;  // Node id of an arrival for which no agent had spoken, when last looked.
 };
 

@@ -248,7 +248,7 @@ class MoveTest : public SpareHostTest {
  protected:
   void SetUp() override {
     SpareHostTest::SetUp();
-    for (Link link = 1; link <= 3; ++link) {  // All make a step.
+    for (Link link = 1; link <= 3; ++link) {  // All ranks make a step.
       step(Received{link, wire::Progress{machine_->generation(), first_}});
     }
   }
@@ -456,7 +456,7 @@ TEST_F(MoveTest, ADrainedHostIsToldAgainAndTakesNothing) {
   ASSERT_EQ(granted(81), Nodes{});
   EXPECT_TRUE(last<wire::Places>(81)->drains);
   step(Received{81, wire::AgentState{"job", "agent-2", "host-2", {}, wire::kProtocol, 1}});
-  beat(5s, {81});  // All others are lost.
+  beat(5s, {81});  // All other hosts are lost.
   EXPECT_EQ(granted(81), Nodes{});
 }
 

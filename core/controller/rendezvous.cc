@@ -9,7 +9,7 @@ using wire::Stage;
 
 namespace {
 
-// At most so many processes are named if a group can not be formed: the names go to all ranks.
+// At most this many processes are named if a group can not be formed: the names go to all ranks.
 constexpr std::size_t kMaxAwaited = 64;
 
 bool begins(const planner::Plan& plan) {
@@ -97,7 +97,7 @@ void Rendezvous::rank_lost(Rank rank, const Reason& cause, std::uint64_t detecte
   const bool by_our_clock = roster_.at(rank).seat.memory.starts_with(job_.options.boot);
   job_.note(Note::Kind::kFault, rank, cause, by_our_clock ? detected_ns : 0);
   if (roster_.at(rank).seat.finished)
-    return;  // Nobody waits for it; begin() comes with its successor.
+    return;  // Nobody waits for this rank; its successor causes begin().
   if (formation_.stage == Stage::kStopping) {
     reports_.erase(rank);
     waiting_since_ = job_.now;

@@ -407,7 +407,7 @@ TEST_F(RolesTest, WhoAsksForATakenPlaceIsNoted) {
   EXPECT_FALSE(machine_->waits_for_place("w1", 45));
 }
 
-// Its agent knows of such a process, and it waits for moments only.
+// The agent knows of such a process, which waits for moments only.
 TEST_F(RolesTest, AProcessThatItsAgentHasNotSpokenOfYetIsNotNoted) {
   give("w1", 10, 1);
   all_train(1);

@@ -6,7 +6,7 @@
 namespace holdfast::controller {
 namespace {
 
-bool is_timed(const Member& member) {  // Its state ends by silence.
+bool is_timed(const Member& member) {  // Whether silence changes its state.
   return member.lease_runs() || member.state == SeatState::kOrphaned;
 }
 

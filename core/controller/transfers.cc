@@ -142,7 +142,7 @@ void Transfers::maybe_balance() {
   for (const auto& [owner, given] : by_owner) {
     const Link link = agents_.link_of(owner);
     const std::set<Rank>& owned = roster_.owned_by(owner);
-    // It is not here, or has no places of its own.
+    // The owner is not here, or has no places of its own.
     if (link == 0 || given.size() == owned.size()) continue;
     const Agent& full = agents_.at(link);
     for (const auto& [heir_link, heir] : agents_.here()) {

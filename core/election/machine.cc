@@ -157,7 +157,7 @@ bool Machine::may_lead() {
   if (key_ || (lived_run_ == 0 && options_.standby)) return false;
   const bool is_own = journal_run_ == own_run();
   if (lived_run_ == 0 && is_own) lived_run_ = own_run();  // The journal proves it.
-  // It may go on with a run that others have begun, if the journal is there.
+  // This scheduler may go on with a run that others have begun, if the journal is there.
   if (lived_run_ != 0 && lived_run_ != options_.self.run) return has_journal_;
   if (!has_journal_ || !journal_run_ || is_own) return true;
   // The journal is of another run. Either all of that run is dead, or one of its standbys takes the

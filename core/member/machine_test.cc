@@ -103,8 +103,8 @@ TEST_F(MemberOfHostsTest, StopsAtOnceAndGoesOnceItKnowsWhereTheOthersAre) {
   EXPECT_NE(find<AwaitAddresses>(actions), nullptr);
   EXPECT_EQ(peers(actions), nullptr);
   EXPECT_TRUE(machine_.step(AddressesFound{book_of(book_)}).empty()) << "these are too old";
-  // It is replaced once more before the agent has left the addresses: this rank stops, and does not
-  // train.
+  // The other rank is replaced once more before the agent has left the addresses: this rank stops,
+  // and does not train.
   EXPECT_NE(find<Assigned>(hear(with(book_, part(Stage::kStopping, 2)))), nullptr);
   EXPECT_FALSE(machine_.awaits_addresses());
   actions = hear(with(next_, part(Stage::kRunning, 2, 5)));

@@ -58,7 +58,7 @@ enum class State : std::uint8_t {
   kUncertain,  // The group has ended, or was not formed; waits to hear why.
   kLeaving,    // Leaves its group.
   kEnding,     // The training has ended; waits until that is on record.
-  kOver,       // Nothing more will be done.
+  kOver,       // Everything is over: each further call gets the same answer.
 };
 inline constexpr std::size_t kStates = 16;
 [[nodiscard]] const char* name(State state);

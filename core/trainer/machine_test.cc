@@ -510,7 +510,7 @@ TEST_F(TrainerTest, SaysSoAlsoOfALinkedGroupThatCouldNotBeFormed) {
   (void)bring(NotFormed{.why = "a link has ended", .linked = true});
   now_ = *machine_.deadline();
   EXPECT_NE(said<wire::GroupLost>(bring(TimePassed{})), nullptr);
-  // It goes on saying so until it gives up.
+  // The rank goes on saying so until it gives up.
   while (machine_.deadline() && machine_.state() == State::kUncertain) {
     now_ = *machine_.deadline();
     (void)bring(TimePassed{});
