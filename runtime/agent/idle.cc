@@ -13,8 +13,8 @@
 namespace holdfast::runtime {
 namespace {
 
-// Moves all threads of the process from one policy to another. A new thread has its maker's policy.
-// So this looks again until there is nothing left to do.
+// Moves all threads of the process from one policy to another. A new thread inherits the policy of
+// the thread that made it, so this looks again until nothing is left to do.
 void set_process(pid_t pid, int from, int to) {
   const sched_param parameters{};
   bool changed = true;
