@@ -117,7 +117,7 @@ class Server {
   std::optional<Instant> timer_at_;
   bool under_tls_ = false;
   bool ended_ = false;
-  bool leaves_ = false;  // Once no link is left.
+  bool leaves_ = false;  // Stops the loop once no link is left.
   std::optional<int> exit_code_;
   std::deque<controller::Answer> answers_;  // Those that wait to be sent.
   // In how many of these answers each value is.

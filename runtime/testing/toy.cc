@@ -4,11 +4,10 @@
 //   toy --steps N --out DIR [--optimizer sgd|momentum|adam|adamw] [--elements E] [--pause US]
 //       [--private own|same] [--hold STEP] [--forgets STEPS]
 //
-// Its private bytes differ between the ranks, unless they are to be the same. Within step STEP it
-// waits until there is a file DIR/go.
-// After STEPS steps of a process its gradients are others: so a successor, which has made none,
-// goes on otherwise.
-// At the end every rank writes DIR/rank-<r>: version, position, parameters, moments, private bytes.
+// --private same: the private bytes are the same on all ranks; else they differ. --hold STEP:
+// within that step it waits until there is a file DIR/go. --forgets STEPS: after so many steps of a
+// process its gradients change, so a successor, which has made none, goes on with other ones. At
+// the end every rank writes DIR/rank-<r>: version, position, parameters, moments, private bytes.
 #include <unistd.h>
 
 #include <cmath>
@@ -37,9 +36,9 @@ struct Options {
   std::string out;
   arena::Optimizer optimizer = arena::Optimizer::kMomentum;
   std::uint64_t elements = 100'000;
-  unsigned pause_us = 0;  // In every step, in place of computing.
+  unsigned pause_us = 0;  // How long a step waits, in place of computing.
   bool same_private = false;
-  Version hold = 0;  // 0: none.
+  Version hold = 0;  // The step in which to wait; 0: none.
   Version forgets = 0;
 };
 
@@ -97,7 +96,7 @@ class Toy {
     return layout;
   }
 
-  // Differs between ranks: those of one rank must win.
+  // Fills version 0 with other values on each rank: those of one rank must win.
   void initialise() {
     auto& arena = arena_of(*session_);
     const auto seed = static_cast<std::uint64_t>(session_->identity().rank);
@@ -191,7 +190,7 @@ class Toy {
   const Options& options_;
   std::unique_ptr<Session> session_;
   Private current_;
-  Version made_ = 0;  // Steps of this process.
+  Version made_ = 0;  // Steps that this process has made.
 };
 
 Options parse(int argc, char** argv) {

@@ -1,4 +1,4 @@
-// The secure channel of a program, as every face of Holdfast has it.
+// set_tls(): how every face of Holdfast (C++, C, PyTorch, MindSpore) sets up a program's TLS.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Worker::Control: what a worker's control thread and its training thread share, and the control
-// thread's part. A room of worker.cc alone.
+// Worker::Control: what a worker's control thread and its training thread share, and what the
+// control thread does. For worker.cc and worker_control.cc only.
 #pragma once
 
 #include <atomic>
@@ -62,7 +62,7 @@ struct Worker::Control {
   void carry_out(trainer::StopGroup& a);
   void carry_out(trainer::StopRepair&) { neighbours.stop_repair(); }
   void carry_out(trainer::Resume& a);
-  // Outside of the lock: nobody waits for the file.
+  // Called without the lock, so that nobody waits for the trace's file.
   void trace_event(const trainer::NoteStopped& a);
   void trace_event(const trainer::NoteParked& a);
   void trace_event(const trainer::Resume& a);
@@ -105,8 +105,8 @@ struct Worker::Control {
                               step(member::AddressesFound{std::move(book)});
                             },
                         .on_overdue = [this] { step(member::AddressesOverdue{}); }}};
-  // A promoted spare: its agent has given all its threads a short slice, and those that they have
-  // made since have it from them. `lifeline_holder` keeps it.
+  // For a promoted spare, all threads of which have a short slice: their agent gave it to them, or
+  // they inherited it. When training goes on, all but `lifeline_holder` lose it.
   bool hurried = false;
   pid_t lifeline_holder = 0;
 
@@ -118,7 +118,7 @@ struct Worker::Control {
   std::deque<trainer::Work> work;
   std::optional<Identity> place;  // Without its directory.
   std::optional<Error> over;
-  bool stood_by = false;              // As of member::GiveUp.
+  bool stood_by = false;              // See member::GiveUp.
   std::optional<Error> out_of_reach;  // While the scheduler has been gone for too long.
 
   std::function<bool(Generation)> stop_groups;
@@ -129,7 +129,7 @@ struct Worker::Control {
   std::shared_ptr<Rehearsal> rehearsal;  // Set before the trainer machine hears of anything.
 
   std::atomic<pid_t> training_thread = 0;
-  std::atomic<Rank> rank = kNoRank;  // Once it is known.
+  std::atomic<Rank> rank = kNoRank;  // kNoRank until it is known.
 
   std::thread thread;  // Last: it uses all above.
 };
