@@ -19,7 +19,8 @@ namespace {
 using Tcp = asio::ip::tcp;
 
 constexpr Duration kLinger = std::chrono::seconds(2);
-constexpr std::size_t kKeptBytes = std::size_t{1} << 20;  // Of a queue, beyond what has to be sent.
+// Memory that a queue keeps once all is sent.
+constexpr std::size_t kKeptBytes = std::size_t{1} << 20;
 constexpr int kTurns = 16;  // Reads of one connection, before another one's.
 
 // A connected, guarded socket and what waits to be sent. Pending operations hold it.
@@ -113,7 +114,8 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
       }
       return ended(outcome) ? read_no_more(outcome) : wait_to_read(outcome);
     }
-    // The others have their turn; under TLS, the socket does not tell of bytes that are there.
+    // Other connections have their turn. Posted, because under TLS the socket does not tell of
+    // bytes that were read already.
     loop_.post([self = shared_from_this()] { self->read(); });
   }
 
@@ -137,7 +139,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
     return stream_.why_broken(cat("the connection to ", peer_));
   }
 
-  // False: it is over.
+  // Hands out the messages that are complete. False: the connection is over.
   bool take_messages() {
     while (is_open() && !is_deaf_) {
       auto next = reader_.next();
@@ -188,7 +190,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
   }
 
   void wait_to_write() {
-    // Seldom enough that no byte is moved more often than it is worth.
+    // Only when half of the queue is sent, so that bytes are moved seldom.
     if (sent_ > kKeptBytes && sent_ >= outgoing_.size() / 2) {
       outgoing_.erase(0, std::exchange(sent_, 0));
     }
@@ -233,7 +235,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
 
   wire::FrameReader reader_;
   std::string outgoing_;
-  std::size_t sent_ = 0;  // Of its bytes.
+  std::size_t sent_ = 0;  // How many of its bytes are sent.
 };
 
 }  // namespace

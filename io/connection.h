@@ -26,7 +26,7 @@ class Context;
 
 namespace holdfast::io {
 
-// What a process proves to its peers that it belongs to a job by (link/handshake.h).
+// By which a process proves to its peers that it belongs to a job (link/handshake.h).
 struct Membership {
   std::string job;                                // Its name.
   link::Token token;                              // What only its processes know.
@@ -54,9 +54,9 @@ class Connection {
     // The last call, exactly once, also after close(). The blame is kPeer if the peer sent
     // nonsense.
     std::function<void(Error why)> on_closed;
-    // The peer has sent what is no message, and has sent it so: it is of another version, or has a
-    // fault. `why` names it and says what to do. Nothing is read any more; what is sent still goes
-    // out, until close(). Empty: the connection is closed.
+    // The peer has sent bytes that are no message, and they are undamaged: it is of another
+    // version, or has a fault. `why` names the peer and says what to do. Nothing more is read;
+    // messages still go out, until close(). If this handler is empty, the connection is closed.
     std::function<void(const Error& why)> on_unreadable = nullptr;
     // All that was queued is with the kernel. May be empty.
     std::function<void()> on_drained = nullptr;
@@ -84,18 +84,18 @@ class Connection {
 
 class PeerStream;
 
-// Where who has connected waits until it has proven that it belongs to the job.
+// Where a peer that has connected waits until it has proven that it belongs to the job.
 struct Door {
-  std::size_t most = 512;  // Connections; and a quarter of this process's descriptors at most.
+  std::size_t most = 512;  // Connections; but at most a quarter of this process's descriptors.
   Duration patience = std::chrono::seconds(5);
 };
 
 struct Listening {
   Membership membership;
-  // Gets each connection and what its peer has proven to be, and starts it.
+  // Gets each connection and the kind that its peer has proven; has to start it.
   std::function<void(std::shared_ptr<Connection>, wire::PeerKind)> on_accept;
-  // Somebody has not proven it. `why` holds nothing that it has sent but a certificate's name. May
-  // be empty.
+  // A peer has failed to prove that it belongs to the job. `why` holds nothing that the peer has
+  // sent but a certificate's name. May be empty.
   std::function<void(const std::string& peer, const std::string& why)> on_refused = nullptr;
   // In place of on_accept, if it is set: the bare streams (io/peer_stream.h) of those who have
   // proven to be what `membership` is. All others are refused.
@@ -108,7 +108,7 @@ struct Listening {
 class Listener {
  public:
   virtual ~Listener() = default;
-  // Begins to accept connections, or goes on in another way.
+  // Begins to accept connections. A later call replaces `how`.
   virtual void serve(Listening how) = 0;
   [[nodiscard]] virtual std::uint16_t port() const = 0;
 };

@@ -12,11 +12,11 @@
 namespace holdfast::io {
 
 // The keys of a job in etcd (docs/formats/etcd.md).
-[[nodiscard]] std::string etcd_prefix(const std::string& job);     // Of all of them.
+[[nodiscard]] std::string etcd_prefix(const std::string& job);     // The prefix of all of them.
 [[nodiscard]] std::string etcd_scheduler(const std::string& job);  // Who is its scheduler; leased.
 [[nodiscard]] std::string etcd_head(const std::string& job);       // There as long as a journal is.
 
-// The run whose journal a head is of. Nothing: it is damaged.
+// The run to which the journal with this head belongs. nullopt: the head is damaged.
 [[nodiscard]] std::optional<std::uint64_t> run_in_head(const EtcdEntry& head);
 
 // `created`: the revision that made the key of this scheduler. Every write has the condition that

@@ -54,7 +54,7 @@ class EtcdServers {
     if (signal == SIGSTOP) ::waitpid(pid, nullptr, WUNTRACED);  // Until it stands still.
     if (signal == SIGKILL) ::waitpid(std::exchange(pid, 0), nullptr, 0);
   }
-  // Until it answers.
+  // Waits until etcd answers.
   [[nodiscard]] bool wait(EtcdOptions options) const {
     auto etcd = Etcd::open(options);
     return etcd && etcd->transact({{}, {{EtcdOperation::Kind::kRange, "x"}}},

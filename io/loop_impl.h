@@ -43,7 +43,7 @@ struct Loop::Impl {
   void ring() const;
   void await_bell();
   void run_posted();
-  // That the caller may touch what belongs to the loop.
+  // Asserts that the caller may touch what belongs to the loop.
   void check_thread() const;
   void set_alarm();
   void run_due_timers();

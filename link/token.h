@@ -20,8 +20,8 @@ enum class Purpose : std::uint8_t {
   kServerComplains,
 };
 
-// Its keys are derived once, since a scheduler proves itself to thousands at a time. Copies share
-// them. Thread-safe.
+// The keys of a token are derived once, since a scheduler proves itself to thousands at a time.
+// Copies share them. Thread-safe.
 class Token {
  public:
   Token() = default;             // None yet: it can prove nothing.
