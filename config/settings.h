@@ -21,7 +21,7 @@ enum class Drift : std::uint8_t { kEnd, kWarn };
 inline constexpr Duration kNever = std::chrono::hours(24 * 365);  // "never ends", in practice
 inline constexpr std::int64_t kMostWorkers = 10'000;              // collective::Group::kMaxRanks
 
-// How a value is written. The range is that of kWhole and kSeconds.
+// How a value is written. A row's lowest and highest are for kWhole and kSeconds.
 enum class Kind : std::uint8_t {
   kRole,
   kText,
@@ -32,7 +32,7 @@ enum class Kind : std::uint8_t {
   kSeconds,  // Decimals allowed; a negative number is kNever.
   kDrift,
   kSecret,   // A password. Its value is not kept: see take_secret().
-  kProcess,  // Its number, start time and PID namespace, with ':' between.
+  kProcess,  // A process: pid, start time and PID namespace, with ':' between.
 };
 
 // Whether a password is set. Settings are copied and traced, so they never hold one.
@@ -205,7 +205,7 @@ std::string take_secret(char** environment, std::string_view variable);
 // The allowed values of `row`, in words: "a whole number from 1 to 65535".
 std::string allowed(const Row& row);
 
-// docs/settings.md.
+// The text of docs/settings.md.
 std::string markdown();
 
 // Reads "NAME=value" strings up to a null pointer, as the variable `environ` has them. A

@@ -25,13 +25,13 @@ int refused_peer_index() {
   return index;
 }
 
-// Whether the certificate has any name beside its subject's.
+// Whether the certificate has any name besides its subject's.
 bool has_alternative_names(const X509* certificate) {
   return X509_get_ext_by_NID(certificate, NID_subject_alt_name, -1) >= 0;
 }
 
-// The reference does not look at the name of the host, and the certificates of its instructions
-// have no subjectAltName. Authority, role, validity and revocation are looked at all the same.
+// MindSpore does not check the name of the host, and the certificates of its instructions have no
+// subjectAltName. Authority, role, validity and revocation are checked all the same.
 bool names_no_host(X509_STORE_CTX* check) {
   const int error = X509_STORE_CTX_get_error(check);
   if (error != X509_V_ERR_HOSTNAME_MISMATCH && error != X509_V_ERR_IP_ADDRESS_MISMATCH)
@@ -83,7 +83,7 @@ const char* refusal_of_alert(int reason) {
   }
 }
 
-// What else makes a handshake fail. Null: nothing that people meet.
+// What else makes a handshake fail. Null: no reason that users meet.
 const char* words_of(int reason) {
   switch (reason) {
     case SSL_R_WRONG_VERSION_NUMBER:
@@ -140,7 +140,8 @@ struct Side {
     const int error = SSL_get_error(ssl, result);
     if (heard || error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return;
     refusal = why(ssl, result);
-    BIO_shutdown_wr(SSL_get_wbio(ssl));  // As a closed socket would: the other need not wait.
+    // Like the end of a closed socket: the other side need not wait.
+    BIO_shutdown_wr(SSL_get_wbio(ssl));
   }
 };
 
