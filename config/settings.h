@@ -167,8 +167,8 @@ struct Settings {
 #define HF_FIELD(field, type, ...) type field{};
   HF_SETTINGS(HF_FIELD)
 #undef HF_FIELD
-  // What another launcher set, if it gave this process a rank: "OMPI_COMM_WORLD_SIZE=2". It is
-  // no setting of ours.
+  // The variable by which another launcher (mpirun) has told this process the world's size:
+  // "OMPI_COMM_WORLD_SIZE=2". This is no setting of Holdfast.
   std::string other_launcher;
   std::int32_t other_size = 1;
 };
@@ -185,7 +185,8 @@ struct Row {
 };
 std::span<const Row> table();
 
-// What HOLDFAST_AGENT names: one process of its PID namespace, for good.
+// The process that HOLDFAST_AGENT names. Within a PID namespace, pid and start time name one
+// process for good.
 struct ProcessName {
   std::int32_t pid = 0;
   std::uint64_t start_time = 0;

@@ -103,7 +103,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
       if (outcome == Outcome::kDone) {
         if (!closing_ && !is_deaf_) reader_.feed({incoming().data(), bytes});
         if (!take_messages()) return;
-        // That was all there is, so another try would be for nothing.
+        // All that had come is read, so another try would bring nothing.
         const bool is_all = bytes < incoming().size() && !stream_.is_under_tls();
         if (is_all && !write_wants_to_read_) return wait_to_read(Outcome::kWantsToRead);
         continue;
@@ -171,7 +171,8 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
         write_wants_to_read_ = true;
         return;
       } else {
-        // This is not the end yet. The peer's last words can still be read; then reading ends too.
+        // The connection does not end yet: the peer's last messages can still be read. Then reading
+        // ends, too.
         write_error_ = why_broken();
         break;
       }
@@ -227,7 +228,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
   Handlers handlers_;
   bool started_ = false;
   bool closing_ = false;      // close() was called: discard what comes, send what is queued.
-  bool is_deaf_ = false;      // Nothing that comes can be read any more: discard it.
+  bool is_deaf_ = false;      // An unreadable message has come: discard all that follows.
   std::optional<Error> why_;  // Set once it is over.
   std::optional<Error> write_error_;
   bool write_wants_to_read_ = false;  // TLS has to hear something before it can say more.

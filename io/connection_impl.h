@@ -1,4 +1,4 @@
-// What io/ alone knows of connections.
+// Functions on connections, for io/ only.
 #pragma once
 
 #include <asio/ip/tcp.hpp>

@@ -28,7 +28,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Pointer = std::shared_ptr<Connection>;
 
-// What one end of a connection has seen.
+// One end of a connection, and what it has seen.
 struct End {
   Pointer connection;
   std::vector<wire::Message> messages;
@@ -248,7 +248,7 @@ TEST_F(ConnectionTest, EndsOnceWhenThePeerClosesInTheMidstOfAFrame) {
   run_to_stop(loop);
   ASSERT_EQ(here.closed.size(), 1U);
   EXPECT_NE(here.closed[0].what.find("closed the connection"), std::string::npos);
-  here.connection->send(wire::Heartbeat{});  // Nothing happens.
+  here.connection->send(wire::Heartbeat{});  // On a closed connection these calls do nothing.
   here.connection->close();
   here.connection->abort(Error{});
   loop.post([&] { loop.stop(); });

@@ -25,8 +25,8 @@ struct EtcdOptions {
   std::string key;
 };
 
-// By default etcd takes 1.5 MiB and 128 operations in one request. These are less, because a
-// request holds more than what is counted here.
+// By default etcd takes 1.5 MiB and 128 operations in one request. These limits are lower, because
+// a request has some bytes and operations that are not counted.
 inline constexpr std::size_t kEtcdBytes = 1'400'000;
 inline constexpr std::size_t kEtcdOperations = 120;
 
@@ -75,7 +75,7 @@ struct EtcdAnswer {
 
 struct EtcdLeaseGrant {
   std::int64_t id = 0;
-  Duration ttl{};  // At least what was asked for.
+  Duration ttl{};  // At least the time that was asked for.
 };
 
 // For one thread at a time.

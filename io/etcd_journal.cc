@@ -124,7 +124,7 @@ class EtcdJournal : public Journal {
     return carry_out(std::move(plan), std::move(next));
   }
 
-  // What put_seats() puts in force takes half of a transaction at most.
+  // Seats that put_seats() writes in the last transaction take half of it at most.
   [[nodiscard]] bool takes_at_once(const wire::Changes& first,
                                    const wire::Changes& later) const override {
     std::size_t keys = 0;

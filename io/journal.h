@@ -26,7 +26,7 @@ class Journal {
 
   virtual ~Journal() = default;
 
-  // What was stored last. Anything damaged is an error, never a guess.
+  // Returns what was stored last. Damage is an error: nothing is guessed.
   virtual Result<wire::Memory> load() = 0;
 
   // Afterwards all of `changes` is durable; or there is an error, and nothing has changed. Writes
@@ -46,7 +46,7 @@ class Journal {
   // The job has ended: nothing of it is left. The last call.
   virtual Status remove() = 0;
 
-  [[nodiscard]] virtual std::string name() const = 0;  // For people.
+  [[nodiscard]] virtual std::string name() const = 0;  // The journal's name in messages.
 };
 
 }  // namespace holdfast::io

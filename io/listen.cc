@@ -97,7 +97,7 @@ class ListenerImpl : public Listener {
         if (one->is_over()) return true;
         const Duration stood = Loop::now() - one->began();
         if (stood < options.door.patience) return false;
-        // Not the peer is late but this process, after a pause of the whole host.
+        // This process is late, and not the peer: the whole host may have paused.
         if (stood < 2 * options.door.patience && one->has_spoken()) return false;
         one->abandon();
         refused(one->peer(), "it has proven nothing in time");

@@ -72,7 +72,7 @@ class Proving : public std::enable_shared_from_this<Proving> {
   Stream stream_;
   link::Handshake handshake_;
   std::string outgoing_;
-  bool ends_ = false;  // It has failed; what the peer still says is not heard.
+  bool ends_ = false;  // It has failed: what the peer still sends is dropped.
   std::size_t ignored_ = 0;
   const Instant began_ = Loop::now();
   Instant waits_since_ = began_;

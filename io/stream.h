@@ -49,7 +49,7 @@ class Stream {
   // this is TLS 1.2 without such bytes.
   [[nodiscard]] Result<std::string> binding() const;
 
-  // What broke it; `what` names the connection. TLS says itself what is wrong.
+  // What broke it; `what` names the connection. Under TLS, OpenSSL says what is wrong.
   [[nodiscard]] Error why_broken(std::string_view what) const;
 
  private:

@@ -24,7 +24,7 @@ using Nonce = std::array<char, kNonceBytes>;
 
 // What both ends have to agree on, or the proof fails.
 struct Terms {
-  std::string job;  // Its name.
+  std::string job;  // The job's name.
   Token token;      // Only the job's processes know it.
   bool under_tls = false;
   // Under TLS: why this end can not begin it now, in a sentence. Empty: it can. A peer that has the

@@ -33,7 +33,7 @@ struct FileName {
 
   int folder = AT_FDCWD;
   std::string name;  // Within `folder`; empty: `path` is used.
-  std::string path;  // For messages.
+  std::string path;  // The whole path, for messages.
 };
 
 // Opens a file that this user's processes make for themselves, like all files in a job's folder.

@@ -31,7 +31,7 @@ class [[nodiscard]] Folder {
 
   explicit operator bool() const { return static_cast<bool>(fd_); }
   [[nodiscard]] int get() const { return fd_.get(); }
-  // For messages, and for those who check for themselves what they open.
+  // For messages, and for callers that open files by path and check them themselves.
   [[nodiscard]] const std::string& path() const { return path_; }
 
   // The sorted names of all that is in it. Empty if it can not be read.

@@ -38,8 +38,8 @@ std::string address_towards(const std::string& host);
 bool is_loopback(const std::string& address);
 
 // Names what processes must share in order to meet in memory: first boot_name(), then the file
-// system behind runtime_directory(), and the numbers of processes. Two containers have the same
-// name only if they share /dev/shm and the PID namespace (docker's --ipc and --pid).
+// system behind runtime_directory(), and the PID namespace. Two containers have the same name only
+// if they share /dev/shm and the PID namespace (docker's --ipc and --pid).
 std::string shared_memory_name();
 
 }  // namespace holdfast::os

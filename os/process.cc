@@ -56,7 +56,7 @@ std::optional<Stat> parse(std::string_view text) {
 
 struct Look {
   bool gone = false;
-  std::optional<Stat> stat;  // Nothing where it is gone, or where we can not look just now.
+  std::optional<Stat> stat;  // nullopt: the process is gone, or can not be looked at just now.
 };
 
 // `path`: /proc/<pid>/stat, or that of a thread.

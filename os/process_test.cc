@@ -346,7 +346,7 @@ TEST(Process, IsStoppedBetweenTwoSignals) {
   EXPECT_EQ(*wait_for(child.pidfd.get()), (Exit{0, SIGKILL}));
 }
 
-// What the forked child of the next test does: much memory, and threads that write without a pause.
+// The forked child of the next test: it has much memory, and threads that write without a pause.
 [[noreturn]] void write_for_ever(std::atomic<std::uint64_t>* counters, std::size_t bytes,
                                  int tell) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

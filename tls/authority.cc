@@ -62,7 +62,7 @@ CertificatePtr blank(const std::string& name, const Validity& validity, EVP_PKEY
   return whole ? std::move(certificate) : CertificatePtr();
 }
 
-// What `write` puts into a BIO.
+// The bytes that `write` puts into a BIO.
 Result<std::string> bytes_of(auto write) {
   const BioPtr out(BIO_new(BIO_s_mem()));
   if (!out || write(out.get()) != 1) return cannot_make("a file");

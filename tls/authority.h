@@ -19,8 +19,9 @@ struct Validity {
 };
 
 struct Request {
-  std::string name;                // Its common name.
-  std::string roles;               // Its extended key usage: "serverAuth,clientAuth". May be empty.
+  std::string name;  // The certificate's common name.
+  // The certificate's extended key usage: "serverAuth,clientAuth". May be empty.
+  std::string roles;
   std::vector<std::string> hosts;  // Names and addresses that it is valid for.
   Validity validity = {};
 };

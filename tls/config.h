@@ -12,7 +12,7 @@ namespace holdfast::tls {
 // absolute counts from the file's own folder.
 struct Config {
   std::string server_cert_path;  // PKCS#12: the server's certificate and key.
-  std::string client_cert_path;  // The same of the client.
+  std::string client_cert_path;  // PKCS#12: the client's certificate and key.
   std::string ca_cert_path;      // PEM: the authorities that sign this job's certificates.
   std::string crl_path;          // PEM: what they have revoked. Empty: nothing is looked up.
   std::string cipher_list;       // OpenSSL's names, with ':' between. Empty: kSoundCiphers.

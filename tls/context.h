@@ -38,10 +38,10 @@ class Context {
   Status look();
 
   // Makes a new connection, before its handshake. The revocation list is read again if its file has
-  // changed. Then no session from before is resumed. An error, as of make(), if the list can not be
-  // used any more: nobody is accepted until it can be. A certificate that was renewed is used from
-  // now on, if it opens with the same password and is sound; else the former one stays in use,
-  // say_by()'s function is told that once, and the file is looked at again after a minute.
+  // changed. Then no session from before is resumed. It is an error, as in make(), if the list can
+  // not be used any more: no peer is accepted until it can be. A certificate that was renewed is
+  // used from now on, if it opens with the same password and is sound; else the former one stays in
+  // use, say_by()'s function is told that once, and the file is looked at again after a minute.
   Result<SslPtr> begin();
   Result<SslPtr> begin(Instant now);
   // Makes a connection between two workers. Both prove themselves by a client's certificate,
@@ -63,7 +63,7 @@ class Context {
   // Sentences about what should be changed soon: ignored ciphers, and what is about to expire.
   [[nodiscard]] std::vector<std::string> warnings() const;
 
-  // What this role proves itself with: "CN = server, valid until ...".
+  // The certificate of this role, in words: "CN = server, valid until ...".
   [[nodiscard]] std::string about() const;
 
  private:

@@ -57,7 +57,8 @@ int note_refused(int good, X509_STORE_CTX* check) {
   return 0;
 }
 
-// What a peer's alert says of this side's certificate. Null: it is about something else.
+// What a peer's alert says about this side's certificate, in words. Null: the alert is about
+// something else.
 const char* refusal_of_alert(int reason) {
   switch (reason) {
     case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
@@ -83,7 +84,7 @@ const char* refusal_of_alert(int reason) {
   }
 }
 
-// What else makes a handshake fail. Null: no reason that users meet.
+// Other reasons why a handshake fails, in words. Null: no reason that users meet.
 const char* words_of(int reason) {
   switch (reason) {
     case SSL_R_WRONG_VERSION_NUMBER:

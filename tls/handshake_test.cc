@@ -202,7 +202,7 @@ TEST_P(Handshake, BeginsInSeveralThreadsWhileTheListChanges) {
   EXPECT_EQ(agreed, 40);
 }
 
-// Nobody is accepted as long as it can not be told who is revoked.
+// No peer is accepted as long as it is unknown which certificates are revoked.
 TEST_P(Handshake, RefusesEverybodyWhileTheListCanNotBeUsed) {
   Papers papers;
   const auto server = *papers.context(Role::kServer);

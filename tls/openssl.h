@@ -25,7 +25,7 @@ using StorePtr = std::unique_ptr<X509_STORE, Freer<X509_STORE_free>>;
 using SslPtr = std::unique_ptr<SSL, Freer<SSL_free>>;
 using SslContextPtr = std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>>;
 
-// What a process is to its peer, and for which its certificate has to be made.
+// What a process is to its peer. Its certificate has to be made for that.
 enum class Role : std::uint8_t { kServer, kClient };
 
 // What OpenSSL asks of keys and signatures: RSA of 2048 bits, SHA-2.

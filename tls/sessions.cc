@@ -21,7 +21,7 @@ namespace {
 using SessionPtr = std::unique_ptr<SSL_SESSION, Freer<SSL_SESSION_free>>;
 
 constexpr std::int64_t kLongest = std::int64_t{7} * 24 * 3600;  // RFC 8446, 4.6.1.
-constexpr std::size_t kMostHosts = 16;                          // Of which a client keeps sessions.
+constexpr std::size_t kMostHosts = 16;  // Hosts with which a client keeps sessions.
 
 // The sessions of one SSL_CTX. Any thread may have one of its SSLs.
 struct Kept {
@@ -57,7 +57,7 @@ std::int64_t seconds(const ASN1_TIME* time) {
   return now() + std::int64_t{days} * 24 * 3600 + rest;
 }
 
-// Until when the peer is good that was just checked in full, in seconds since 1970.
+// Until when the peer that was just checked in full is good, in seconds since 1970.
 std::int64_t good_until(SSL* ssl) {
   std::int64_t until = std::min(now() + kLongest, kept_of(ssl).list_until);
   const auto* chain = SSL_get0_verified_chain(ssl);

@@ -344,7 +344,8 @@ void keep_reports(const Launch& launch, Terminal& terminal) {
 // Records this agent in the job's folder, and only then puts other files there (job_files.h).
 Status take_folder(const AgentOptions& options, Launch& launch) {
   const auto port = static_cast<std::uint16_t>(launch.runs_scheduler ? options.master_port : 0);
-  // For `holdfast status`, which may have no settings and find no scheduler on this host.
+  // `holdfast status` reads the token file's path here: it may run without settings, and find no
+  // scheduler on this host.
   auto token_file = launch.settings.token_file;
   std::error_code error;
   if (!token_file.empty()) token_file = std::filesystem::absolute(token_file, error);

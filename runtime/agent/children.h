@@ -34,7 +34,7 @@ namespace holdfast::runtime {
 
 struct ChildrenOptions {
   std::vector<std::string> argv;         // argv[0] is the program's path.
-  std::vector<std::string> environment;  // What all have in common.
+  std::vector<std::string> environment;  // The part that all children have in common.
   std::string job_directory;             // Holds the lifelines. It exists.
   std::shared_ptr<const Launcher> launcher = std::make_shared<Launcher>();  // It has made argv.
   std::string mark;        // Part of log names: spare_<mark><n>.log.
@@ -79,7 +79,7 @@ class Children {
     os::Child child;
     std::string lifeline;
     std::string log;
-    std::uint64_t log_begin = 0;  // Where in the log this process's output begins.
+    std::uint64_t log_begin = 0;  // The size of the log when this process began.
     // The process that holds the lifeline: the child, or one that a wrapper started.
     pid_t trainer = 0;
     std::optional<std::uint64_t> child_stopped_at;  // os::stopped_at(child), at the last stopped().

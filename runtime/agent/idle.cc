@@ -27,7 +27,7 @@ void set_process(pid_t pid, int from, int to) {
   }
 }
 
-// The same for all processes of the group, which a wrapper may have started.
+// set_process() for all processes of the group: a wrapper may have started some.
 void set_group(pid_t group, int from, int to) {
   for (const pid_t pid : os::members_of(group)) set_process(pid, from, to);
 }

@@ -13,7 +13,7 @@ namespace holdfast::runtime {
 
 struct Launch {
   std::vector<std::string> argv;         // argv[0]: the path of the program.
-  std::vector<std::string> environment;  // What all processes of the job have in common.
+  std::vector<std::string> environment;  // The part that all processes of the job have in common.
   config::Settings settings;             // As the job's processes will read them.
   std::string log_directory;             // Absolute path. It exists.
   std::string job_directory;             // It exists, but this agent is not recorded in it yet.

@@ -14,7 +14,7 @@ namespace holdfast::runtime {
 namespace {
 
 constexpr Duration kLookEvery = std::chrono::milliseconds(25);
-// In looks: finding the members of a group takes milliseconds on a large host.
+// Counted in looks. To find a group's members takes milliseconds on a large host.
 constexpr std::uint64_t kMembersEvery = 10;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Where the ranks of a job on several hosts are: a file in the job's folder on each host. Its agent
-// writes it, and its workers look into it.
+// The addresses file: where the ranks of a job on several hosts are. It lies in the job's folder on
+// each host. The host's agent writes it, and the workers look into it.
 #pragma once
 
 #include <optional>

@@ -67,7 +67,7 @@ std::optional<Keeper> read_keeper(const os::Folder& folder, const std::string& n
   const auto text = folder.read(name);
   if (!text) return std::nullopt;
   return nlohmann::json::parse(*text).get<Keeper>();
-} catch (const nlohmann::json::exception&) {  // It is damaged.
+} catch (const nlohmann::json::exception&) {  // The file is damaged.
   return std::nullopt;
 }
 

@@ -1,5 +1,5 @@
-// What the processes of a job write into its runtime folder, and which jobs are on this host.
-// `holdfast status` and `holdfast clean` find jobs by it.
+// Job files: what the processes of a job write into its runtime folder, and which jobs are on this
+// host. `holdfast status` and `holdfast clean` find jobs by these files.
 #pragma once
 
 #include <sys/types.h>
@@ -54,7 +54,7 @@ void remove_unused(const std::string& directory);
 Result<bool> remove_job_files(const std::string& directory);
 
 struct FoundJob;
-// For `holdfast clean`: removes the folder of a job that was found dead, unless somebody has begun
+// For `holdfast clean`: removes the folder of a job that was found dead, unless a process has begun
 // to need it since. Returns whether it was removed.
 Result<bool> remove_if_still_dead(const FoundJob& job);
 
@@ -66,7 +66,7 @@ struct FoundJob {
   std::string name;
   std::string directory;
   std::optional<Keeper> scheduler;  // The last one recorded, alive or dead.
-  std::optional<Keeper> agent;      // One of those that live.
+  std::optional<Keeper> agent;      // One of the agents that live.
   std::vector<Keeper> dead_agents;  // The newest last.
   bool scheduler_alive = false;
   bool agent_alive = false;

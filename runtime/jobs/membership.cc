@@ -15,7 +15,7 @@
 namespace holdfast::runtime {
 namespace {
 
-constexpr std::size_t kTokenBytes = 32;  // Of a token that the scheduler draws.
+constexpr std::size_t kTokenBytes = 32;  // The length of a token that the scheduler draws.
 constexpr std::size_t kShortest = 16;    // Letters in a token that the user gives.
 constexpr std::size_t kLongest = 4096;
 constexpr const char* kTokenFile = "token";

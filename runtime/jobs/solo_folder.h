@@ -15,7 +15,7 @@
 
 namespace holdfast::runtime {
 
-// Whether the process of the folder lives.
+// Whether the process that made the folder lives.
 bool is_solo_folder_in_use(const os::Folder& folder);
 
 class SoloFolder {

@@ -31,7 +31,7 @@ namespace holdfast::runtime {
 // "2030-01-31 23:59:59.123 scheduler: <text>" to stdout, in UTC. Thread-safe.
 void say(std::string_view text);
 
-// What is opened before anything is served.
+// All that a scheduler opens before it serves.
 struct Opened {
   config::Settings settings;
   std::string directory;                 // The job's runtime folder.
@@ -119,8 +119,8 @@ class Server {
   bool ended_ = false;
   bool leaves_ = false;  // Stops the loop once no link is left.
   std::optional<int> exit_code_;
-  std::deque<controller::Answer> answers_;  // Those that wait to be sent.
-  // In how many of these answers each value is.
+  std::deque<controller::Answer> answers_;  // Answers that wait to be sent.
+  // In how many of answers_ each value is.
   std::map<const wire::KeyValue*, std::size_t> waiting_;
   std::size_t waiting_bytes_ = 0;         // The size of these values, each counted once.
   std::set<controller::Link> answering_;  // The links to which a large answer is on its way.

@@ -21,7 +21,7 @@ class TakenPlaces {
 
   struct Seeker {
     controller::Seeker who;
-    bool waits = false;  // Else it was refused.
+    bool waits = false;  // False: it was refused.
     std::string why;
   };
 

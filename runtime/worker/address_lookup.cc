@@ -11,7 +11,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Duration kPatience = 1s;
-// To the second look. Each further delay is twice as long, up to kLast.
+// From the first look to the second. Each further delay is twice as long, up to kLast.
 constexpr Duration kFirst = 1ms;
 constexpr Duration kLast = 64ms;
 

@@ -18,7 +18,7 @@ class AddressLookup {
  public:
   struct Handlers {
     std::function<bool()> is_awaited;
-    // It may not be the awaited one.
+    // The book may not be the awaited one.
     std::function<void(std::shared_ptr<const AddressBook>)> on_found;
     std::function<void()> on_overdue;
   };

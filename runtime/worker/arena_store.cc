@@ -271,7 +271,7 @@ class ArenaStore final : public StateStore {
     for (const std::string& name : os::names_in(identity_.directory)) {
       if (!name.starts_with("rank-") || !name.ends_with(mine)) continue;
       auto held = arena::Arena::open_held(cat(identity_.directory, '/', name), identity_.run_id);
-      if (!held) continue;  // Of another run, or damaged: nothing is held then.
+      if (!held) continue;  // The file is of another run, or damaged, and counts for nothing.
       const Rank ward = held->layout().ward;
       if (path_of_held(identity_, ward, identity_.rank) != held->path()) continue;
       held_.emplace(ward, *std::move(held));

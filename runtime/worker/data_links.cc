@@ -207,7 +207,7 @@ struct DataLinks::Impl {
   std::optional<std::uint64_t> run_id;  // Once set_peers() was called.
   Rank me = kNoRank;
   std::vector<std::string> endpoints;
-  std::map<std::string, Generation> newest;  // Of each group.
+  std::map<std::string, Generation> newest;  // The newest generation of each group.
   std::list<std::shared_ptr<Request>> requests;
   std::list<Waiting> waiting;  // The oldest first; no two with the same hello.
 

@@ -49,7 +49,7 @@ class DataLinks final : public collective::Links {
   // Ends all calls under way, with an error, and waits for them.
   ~DataLinks() override;
 
-  // Where it listens, for the others: "10.0.0.3:40123", "[fd00::3]:40123".
+  // Where this worker listens, for the others: "10.0.0.3:40123", "[fd00::3]:40123".
   [[nodiscard]] const std::string& endpoint() const;
 
   // `endpoints`: those of all ranks of the world, by rank, with this one's own; "": not known yet.

@@ -205,7 +205,7 @@ TEST_F(KeyValuesTest, ALongerOneEndsAGetButNoWatch) {
   std::promise<void> seen;
   values.watch("a", [&] { seen.set_value(); });
   auto waits = std::async(std::launch::async, [&] { return values.get({"b"}, kLong); });
-  EXPECT_EQ(value_of(values.get({"b"}, {})), "nothing");  // There is a connection by now.
+  EXPECT_EQ(value_of(values.get({"b"}, {})), "nothing");  // After this there is a connection.
   end_scheduler(SIGKILL);
   EXPECT_NE(value_of(waits.get()).find("within 0.5 s"), std::string::npos);
   start_scheduler();

@@ -1,5 +1,5 @@
-// What workers say to one another once both have proven that they belong to the job, before the
-// bytes of a link or of a state: docs/formats/peers.md has the byte table.
+// Peer words: what two workers say to each other once both have proven that they belong to the job,
+// before the bytes of a link or of a state. docs/formats/peers.md has the byte table.
 //
 // Pure. Any bytes decode to a value or to Error{kPeer}.
 #pragma once
@@ -54,7 +54,7 @@ inline constexpr std::size_t kLongestRefusal = 4096;
 // the other, and then their digest.
 struct StateHead {
   std::string refusal;             // Why the state is not sent. Empty: it is.
-  std::uint64_t size = 0;          // Of the whole file.
+  std::uint64_t size = 0;          // The size of the whole file.
   std::vector<StateRange> ranges;  // In order; none is empty, and none overlap.
 
   bool operator==(const StateHead&) const = default;

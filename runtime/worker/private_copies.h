@@ -29,7 +29,7 @@ namespace holdfast::runtime {
 class PrivateCopies {
  public:
   struct Options {
-    collective::Layout layout;  // Of several hosts.
+    collective::Layout layout;  // The hosts of the group: several.
     Generation generation = 0;
     Rank rank = kNoRank;
     collective::Links::Deadline deadline;       // For making the links.

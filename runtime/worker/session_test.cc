@@ -152,7 +152,7 @@ class ToyJob {
     return count;
   }
 
-  // What the ranks wrote at the end.
+  // The files that the ranks wrote at the end.
   Files result() {
     const auto exit = os::wait_for(child_.pidfd.get());
     ended_ = true;

@@ -32,7 +32,7 @@ void StateServer::add(io::PeerStream stream, Rank rank, Version version) {
     sender.thread = std::thread([this, &sender] { work(sender); });
   } catch (const std::system_error&) {
     senders_.pop_back();
-    if (senders_.empty()) line_.clear();  // There is no thread that would come to it.
+    if (senders_.empty()) line_.clear();  // No thread is left that would serve the line.
   }
 }
 

@@ -26,7 +26,7 @@ namespace holdfast::runtime {
 struct StateFile {
   os::Fd file;
   std::vector<StateRange> ranges;  // In order; none is empty, and none overlap.
-  std::uint64_t size = 0;          // Of the whole file.
+  std::uint64_t size = 0;          // The size of the whole file.
 };
 
 struct Patience {
@@ -37,7 +37,7 @@ struct Patience {
 // Sends the ranges of the file, or why there is none.
 Status send_state(io::PeerStream& to, const Result<StateFile>& state, const Patience& patience);
 
-// Where a state that is received is to lie.
+// The memory for a state that is received.
 class StateSink {
  public:
   virtual ~StateSink() = default;
@@ -45,8 +45,8 @@ class StateSink {
   // for each range in turn, when those before it have come. An error ends the transfer.
   [[nodiscard]] virtual Result<std::span<std::byte>> place(const StateHead& head,
                                                            std::size_t range) = 0;
-  // All ranges have come, and their digest is right. Without this call, none of the bytes may be
-  // used.
+  // Called when all ranges have come and their digest is right. Without this call, none of the
+  // bytes may be used.
   [[nodiscard]] virtual Status came(const StateHead& head) = 0;
 };
 

@@ -24,7 +24,8 @@ struct Identity {
   Rank local_rank = 0;  // This rank's number among the ranks of its host, in rank order.
   std::int32_t world_size = 1;
   std::uint64_t run_id = 0;
-  std::string directory;  // Of arenas and segments; on tmpfs, the same for all ranks of a host.
+  // Holds arenas and segments. It is on tmpfs, and the same for all ranks of a host.
+  std::string directory;
 };
 
 class Rehearsal;
@@ -34,9 +35,9 @@ class Rehearsal;
 class Worker {
  public:
   // Does: holds the lifeline, and begins to connect and register (a spare does not: see
-  // identity()). Call it in the main thread. Without MS_ROLE the process is a world of its own:
-  // there is no scheduler, and its directory is removed at exit. Returns at once; a scheduler that
-  // does not answer is reported by whoever first waits for it.
+  // identity()). Call it in the main thread. Without MS_ROLE the process trains alone: there is no
+  // scheduler, and its directory is removed at exit. Returns at once; a scheduler that does not
+  // answer is reported by the first call that waits for it.
   [[nodiscard]] static Result<std::unique_ptr<Worker>> start(const config::Settings& settings);
   ~Worker();  // Hangs up and lets go of the lifeline. So does exit().
   Worker(const Worker&) = delete;
@@ -47,7 +48,7 @@ class Worker {
   // the same at once. Errors: no scheduler within HOLDFAST_SCHEDULER_TIMEOUT; refused, and why.
   [[nodiscard]] Result<Identity> identity();
 
-  [[nodiscard]] bool solo() const;  // A world of its own, without a scheduler.
+  [[nodiscard]] bool solo() const;  // This process trains alone, without a scheduler.
   // The rank for which this spare was started; known from its start. kNoRank: any, or it is no
   // spare.
   [[nodiscard]] Rank bound_rank() const;

@@ -40,7 +40,7 @@ struct Worker::Control {
   }
   Result<Identity> place_in_world();
 
-  // In the loop's thread.
+  // Called in the loop's thread.
   void greet_scheduler();
   void lose_scheduler(const Error& why);
   void beat();
@@ -54,7 +54,7 @@ struct Worker::Control {
   void do_it(member::Say& a);
   void do_it(member::GiveUp& a);
 
-  // In any thread.
+  // Called in any thread.
   void post(member::Event event);
   void tell(const trainer::Event& event);
   void carry_out(trainer::Do& a);
@@ -116,7 +116,7 @@ struct Worker::Control {
   trainer::Machine trainer;
   std::deque<trainer::Event> events;  // Not empty: some thread brings them to the machine.
   std::deque<trainer::Work> work;
-  std::optional<Identity> place;  // Without its directory.
+  std::optional<Identity> place;  // Its directory is not set.
   std::optional<Error> over;
   bool stood_by = false;              // See member::GiveUp.
   std::optional<Error> out_of_reach;  // While the scheduler has been gone for too long.
