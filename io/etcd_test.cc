@@ -436,18 +436,26 @@ TEST(Etcd, BelievesNoNonsense) {
   };
   const std::string header = R"("header":{"revision":"1"},)";
   std::vector<std::string> answers = {
-      "", "x", "HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 2", "HTTP/1.1 999999999999 \r\n\r\n",
+      "",
+      "x",
+      "HTTP/1.1 200 OK\r\n\r\n",
+      "HTTP/1.1 2",
+      "HTTP/1.1 999999999999 \r\n\r\n",
       "HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999999\r\n\r\n",
       "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
       "HTTP/1.1 200 OK\r\nContent-Length: 900000000\r\n\r\n",
       "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{}",
       "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
       "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}xx0\r\n\r\n",
-      "HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\n{}", std::string(200'000, 'h'), with_body(""),
-      with_body("[]"), with_body("{"), with_body("{}"), with_body("null"),
+      "HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\n{}",
+      std::string(200'000, 'h'),
+      with_body(""),
+      with_body("[]"),
+      with_body("{"),
+      with_body("{}"),
+      with_body("null"),
       with_body(std::string(100'000, '[')),
-      // Not done, although the transaction has no conditions.
-      with_body(R"({"header":{"revision":"1"}})"),
+      with_body(R"({"header":{"revision":"1"}})"),  // Not done, without conditions.
       with_body("{" + header + R"("succeeded":"yes"})"),
       with_body("{" + header + R"("succeeded":true})"),
       with_body("{" + header + R"("succeeded":true,"responses":7})"),
