@@ -1,4 +1,4 @@
-// connect().
+// connect() and probe().
 #include <sys/socket.h>
 #include <unistd.h>
 

@@ -19,7 +19,7 @@ class EtcdLease {
                                                  std::function<void(const std::string&)> on_lost);
   EtcdLease(const EtcdLease&) = delete;
   EtcdLease& operator=(const EtcdLease&) = delete;
-  ~EtcdLease();  // Lets it run out, unless give_up() was called.
+  ~EtcdLease();  // Lets the lease run out, unless give_up() was called.
 
   [[nodiscard]] std::int64_t id() const { return id_; }
   // Ends the lease. The keys that are bound to it are gone at once, if etcd answers.

@@ -138,7 +138,7 @@ Result<tls::SslPtr> Proving::begin_tls() {
   return membership_.tls->begin_with(side_ == Side::kClient ? Peer::kConnects : Peer::kAccepts);
 }
 
-// True: TLS is done, and the handshake goes on below it.
+// True: TLS is done, and the handshake goes on under it.
 bool Proving::shake_hands() {
   if (!stream_.is_under_tls()) {
     const bool names_host = side_ == Side::kClient && !is_among_peers();

@@ -32,7 +32,8 @@ class Stream {
     std::size_t bytes = 0;  // kDone: how many, at least one.
   };
 
-  // From here on, TLS; `ssl` has not shaken hands yet. Call shake_hands() until it is done.
+  // From here on the stream is under TLS. `ssl` has not shaken hands yet. Call shake_hands() until
+  // it is done.
   void put_under_tls(tls::SslPtr ssl);
   [[nodiscard]] Outcome shake_hands();
   [[nodiscard]] bool is_under_tls() const { return ssl_ != nullptr; }

@@ -9,7 +9,7 @@
 namespace holdfast::tls {
 namespace {
 
-constexpr int kMostRounds = 50;  // Of a meeting; six are usual.
+constexpr int kMostRounds = 50;  // Rounds of meet(); six are usual.
 
 // The certificate of the peer that was refused, noted where OpenSSL still knows it.
 struct RefusedPeer {

@@ -49,7 +49,7 @@ class SchedulerLink {
   SchedulerLink& operator=(const SchedulerLink&) = delete;
 
   void open();                               // Begins to connect. Call it once.
-  void send(const wire::Message& message) {  // Drops it while there is no connection.
+  void send(const wire::Message& message) {  // Drops the message if there is no connection.
     if (connection_) connection_->send(message);
   }
   // The numeric address from which this process reaches its scheduler; empty: there is no

@@ -192,7 +192,8 @@ Status choose_tls(const config::Settings& settings, const std::string& config_pa
                   const tls::Password& client, const tls::Password& server) {
   const std::lock_guard lock(mutex());
   const auto chosen = choose(settings, config_path, client, server);
-  // If it was too late, the job is in the clear, as it was set up, and may go on so.
+  // If choose_tls() came too late, its refusal is not kept: the job runs in the clear, as it was
+  // set up.
   if (!choice().too_late) choice().refused = chosen ? "" : chosen.error().what;
   return chosen;
 }

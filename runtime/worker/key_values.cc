@@ -199,7 +199,7 @@ Status KeyValues::put(const std::string& key, const std::string& value) {
 
 Result<KeyValues::Written> KeyValues::set(const std::string& key, const std::string& value,
                                           wire::KeyVersion expected) {
-  // Before the lock, for a forked child.
+  // First: a forked child must not take the lock.
   if (const auto usable = client(); !usable) return usable.error();
   const std::lock_guard turn(turns_);
   return write({.id = 0, .key = key, .value = value, .expected = expected, .writer = writer_});

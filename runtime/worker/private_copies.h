@@ -32,7 +32,7 @@ class PrivateCopies {
     collective::Layout layout;  // The hosts of the group: several.
     Generation generation = 0;
     Rank rank = kNoRank;
-    collective::Links::Deadline deadline;       // For making the links.
+    collective::Links::Deadline deadline;       // Until then the links must be made.
     std::stop_token stop;                       // Ends calls at once, as long as this lives.
     std::function<bool()> must_stop = nullptr;  // Asked several times a second while a call waits.
   };

@@ -103,7 +103,7 @@ struct Session::Parts {
   std::shared_ptr<Group> group;
   std::optional<wording::Cover> cover;    // What say_cover() said last.
   std::unique_ptr<PrivateCopies> copies;  // Uses the group; null: none are needed.
-  Generation generation = 0;              // The newest that the machine said to go on in.
+  Generation generation = 0;              // The newest in which the machine said to go on.
   std::shared_ptr<Recorder> recorder;     // Null: nobody rehearses this rank's steps.
   std::shared_ptr<Recorder> tape;         // The recorder while a step is being recorded.
   bool compares = true;                   // Set by compare_exchanges().

@@ -68,7 +68,7 @@ class Worker {
   // Waits for the next work that the machine has for the training thread. After each call of the
   // program that it was told, the last work is a trainer::Return.
   [[nodiscard]] trainer::Work next_work();
-  [[nodiscard]] Generation generation() const;  // The newest that the machine said to train in.
+  [[nodiscard]] Generation generation() const;  // The newest in which the machine said to train.
   // `handler` is called when the groups of a generation and of earlier ones have to end. It must
   // not block, and returns whether no sum is under way. Null: no handler any more. After the return
   // the former handler is not running.
