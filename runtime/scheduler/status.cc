@@ -96,7 +96,8 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
   }
   auto without_place = nlohmann::ordered_json::array();
   for (const auto& [who, waits, why] : seekers) {
-    if (waits && !machine.waits_for_place(who.node_id, who.pid)) continue;  // By now it has it.
+    // It has got its place since.
+    if (waits && !machine.waits_for_place(who.node_id, who.pid)) continue;
     without_place.push_back({{"node_id", who.node_id},
                              {"pid", who.pid},
                              {"host", who.host},

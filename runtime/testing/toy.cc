@@ -4,14 +4,13 @@
 //   toy --steps N --out DIR [--optimizer sgd|momentum|adam|adamw] [--elements E] [--pause US]
 //       [--private own|same] [--hold STEP] [--forgets STEPS] [--flips N] [--flips-of FILE]
 //
-// Its private bytes differ between the ranks, unless they are to be the same. Within step STEP it
-// waits until there is a file DIR/go.
-// After STEPS steps of a process its gradients are others: so a successor, which has made none,
-// goes on otherwise.
-// In every other step of rank 1 that is recorded for a rehearsal, N times, one bit of one gradient
-// is flipped, as by a processor that computes wrong. Rank 1 adds the flip's step to DIR/flips. With
-// --flips-of, rank 1 flips what such a file says, whatever is recorded.
-// At the end every rank writes DIR/rank-<r>: version, position, parameters, moments, private bytes.
+// --private same: the private bytes are the same on all ranks; else they differ. --hold STEP:
+// within that step it waits until there is a file DIR/go. --forgets STEPS: after so many steps of a
+// process its gradients change, so a successor, which has made none, goes on with other ones.
+// --flips N: in every other step of rank 1 that is recorded for a rehearsal, N times, one bit of a
+// gradient is flipped, as by a processor that computes wrong; rank 1 adds the step to DIR/flips.
+// --flips-of FILE: rank 1 flips a bit in the steps that such a file names. At the end every rank
+// writes DIR/rank-<r>: version, position, parameters, moments, private bytes.
 #include <unistd.h>
 
 #include <cmath>
@@ -43,9 +42,9 @@ struct Options {
   std::string out;
   arena::Optimizer optimizer = arena::Optimizer::kMomentum;
   std::uint64_t elements = 100'000;
-  unsigned pause_us = 0;  // In every step, in place of computing.
+  unsigned pause_us = 0;  // How long a step waits, in place of computing.
   bool same_private = false;
-  Version hold = 0;  // 0: none.
+  Version hold = 0;  // The step in which to wait; 0: none.
   Version forgets = 0;
   int flips = 0;
   std::string flips_of;
@@ -108,7 +107,7 @@ class Toy {
     return layout;
   }
 
-  // Differs between ranks: those of one rank must win.
+  // Fills version 0 with other values on each rank: those of one rank must win.
   void initialise() {
     auto& arena = arena_of(*session_);
     const auto seed = static_cast<std::uint64_t>(session_->identity().rank);
@@ -221,8 +220,8 @@ class Toy {
   const Options& options_;
   std::unique_ptr<Session> session_;
   Private current_;
-  Version made_ = 0;  // Steps of this process.
-  int sampled_ = 0;
+  Version made_ = 0;  // Steps that this process has made.
+  int sampled_ = 0;   // Steps of it that were recorded.
   std::set<Version> flips_;
 };
 
