@@ -87,6 +87,10 @@ void hf_rehearsal_differs(hf_worker* worker, const char* what) {
   if (auto* rehearsal = worker->worker->rehearsal()) rehearsal->differ(what);
 }
 
+void hf_rehearsal_skips(hf_worker* worker, const char* why) {
+  if (auto* rehearsal = worker->worker->rehearsal()) rehearsal->skip(why);
+}
+
 uint32_t hf_abi_version(void) {
   return HF_ABI_VERSION;
 }

@@ -273,6 +273,9 @@ HF_API int hf_rehearses(hf_worker* worker);
 /* In such a process: the program goes on otherwise than the rank did. `what`, a sentence, says how.
  * Ends the process. */
 HF_API void hf_rehearsal_differs(hf_worker* worker, const char* what);
+/* In such a process: the program can not be rehearsed. `why`, a sentence, says why. Ends the
+ * process. */
+HF_API void hf_rehearsal_skips(hf_worker* worker, const char* why);
 /* Starts the sum over all ranks of a range of hf_gradients(), in floats, in place; the same ranges
  * in the same order on all ranks. Ends with hf_end_step(). */
 HF_API hf_status hf_reduce(hf_session* session, uint64_t offset, uint64_t count);

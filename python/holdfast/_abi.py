@@ -180,6 +180,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_compare_exchanges": (None, [P, c.c_int]),
     "hf_rehearses": (c.c_int, [P]),
     "hf_rehearsal_differs": (None, [P, c.c_char_p]),
+    "hf_rehearsal_skips": (None, [P, c.c_char_p]),
     "hf_reduce": (c.c_int, [P, U64, U64]),
     "hf_end_step": (c.c_int, [P, c.POINTER(CStep), c.POINTER(c.c_int)]),
     "hf_end": (c.c_int, [P]),

@@ -128,6 +128,10 @@ class Worker(KeyValues):
         """Say how the program goes on otherwise than the rank did. A rehearsal ends in here."""
         lib.hf_rehearsal_differs(self.handle, what.encode())
 
+    def rehearsal_skips(self, why: str) -> None:
+        """Say why the program can not be rehearsed. A rehearsal ends in here."""
+        lib.hf_rehearsal_skips(self.handle, why.encode())
+
     @property
     def bound_rank(self) -> int | None:
         """The rank that this spare is bound to, known without waiting; else None."""

@@ -23,9 +23,15 @@ class Form(NamedTuple):
 class Bulk:
     """The files of one rank."""
 
-    def __init__(self, folder: Path, rank: int, not_theirs: Iterable[Any]) -> None:
-        """`not_theirs`: parameters that are kept elsewhere, even if a callback holds them too."""
+    def __init__(
+        self, folder: Path, rank: int, not_theirs: Iterable[Any], source: Path | None = None
+    ) -> None:
+        """Write files in `folder`, and read them there or in `source`.
+
+        `not_theirs`: parameters that are kept elsewhere, even if a callback holds them too.
+        """
         self._folder, self._stem = folder, f"mindspore-bulk-{rank}-"
+        self._source = source or folder
         self.others = {id(parameter) for parameter in not_theirs}
         there = [p.name.removeprefix(self._stem) for p in folder.glob(self._stem + "*")]
         self._files = {int(number) for number in there}  # A predecessor's, at first.
@@ -54,7 +60,7 @@ class Bulk:
 
     def read(self, form: Form) -> bytes:
         """Return the value that a Form stands for."""
-        return self._path(form.number).read_bytes()
+        return (self._source / self._path(form.number).name).read_bytes()
 
     def begin(self) -> None:
         """Begin with other callbacks."""

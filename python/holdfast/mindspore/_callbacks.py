@@ -26,17 +26,19 @@ _STATE_DICT: Final = "state_dict"  # In a pair with a name from state_dict().
 # MindSpore's callbacks that do not change parameters.
 _QUIET: Final = frozenset({"LossMonitor", "ModelCheckpoint", "TimeMonitor"})
 _REPAIRS: Final = frozenset({"TFTRegister", "TrainFaultTolerance"})
+_WRITERS: Final = frozenset({"BackupAndRestore", "ModelCheckpoint", "SummaryCollector"})
 _SIMPLE: Final = _QUIET | _REPAIRS  # Only their numbers and texts matter.
 
 Kept = dict[Any, Any]  # The kept contents of a thing, by attribute name.
 
 
-def _of_mindspore(callback: Any) -> bool:
+def of_mindspore(callback: Any) -> bool:
+    """Return whether a callback is MindSpore's own, or Holdfast's."""
     return type(callback).__module__.startswith(("mindspore.", "holdfast."))
 
 
 def _is(callback: Any, names: frozenset[str]) -> bool:
-    return _of_mindspore(callback) and type(callback).__name__ in names
+    return of_mindspore(callback) and type(callback).__name__ in names
 
 
 def leaves_parameters(callback: Any) -> bool:
@@ -49,12 +51,29 @@ def repairs(callback: Any) -> bool:
     return _is(callback, _REPAIRS)
 
 
+def keep_from_writing(callbacks: Sequence[Any]) -> None:
+    """Let those of MindSpore's callbacks that write files do nothing: a rehearsal has no rank."""
+    names = [
+        prefix + when
+        for prefix in ("", "on_train_")
+        for when in ("begin", "epoch_begin", "epoch_end", "step_begin", "step_end", "end")
+    ]
+    for callback in callbacks:
+        if any(kind.__name__ in _WRITERS for kind in type(callback).__mro__):
+            for name in names:
+                setattr(callback, name, _does_nothing)
+
+
+def _does_nothing(*_: Any) -> None:
+    pass
+
+
 # ---- Attributes ----------------------------------------------------------------------------------
 
 
 def has_state_dict(thing: Any) -> bool:
     """Return whether a thing itself says, by state_dict(), what is kept of it."""
-    return not _of_mindspore(thing) and all(
+    return not of_mindspore(thing) and all(
         callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict")
     )
 
@@ -92,7 +111,7 @@ def attributes(
         try:
             packed = dumps(value, bulk.others if bulk else None)
         except NoDataError as error:
-            if _is_program_s(error.kind) and not _of_mindspore(callback):
+            if _is_program_s(error.kind) and not of_mindspore(callback):
                 say_once(_no_data(callback, name, error.kind))
             continue
         if bulk and most is None and len(packed) > _MANY_BYTES:
@@ -169,7 +188,7 @@ def _held(value: Any) -> Iterator[Any]:
 
 def parameters(callbacks: Sequence[Any], known: Sequence[Any]) -> list[Any]:
     """Return parameters in attributes of callbacks, such as averages, that are not in `known`."""
-    own = [callback for callback in callbacks if not _of_mindspore(callback)]
+    own = [callback for callback in callbacks if not of_mindspore(callback)]
     return held_by([value for callback in own for value in vars(callback).values()], known)
 
 

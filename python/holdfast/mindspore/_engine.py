@@ -176,6 +176,10 @@ class Engine(Seat):
     def _begin_plain(self) -> None:
         """Begin a training in the program's own loop; called by an operator."""
         try:
+            if self.rehearses:
+                self.worker.rehearsal_skips(
+                    "the program trains in a loop of its own, without State (docs/mindspore.md)"
+                )
             if self.world_size > 1:
                 self.say_once(
                     "this program trains in a loop of its own, so it is not protected step by "

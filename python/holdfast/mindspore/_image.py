@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes as c
 import hashlib
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +23,7 @@ OTHERS: Final = "a callback's "  # Before the names of parameters that callbacks
 _ROOM: Final = 2 << 20  # Room to grow, for table and objects.
 
 Array = Any  # numpy.ndarray of any type.
+See = Callable[[Sequence[str], Sequence[Array], dict[str, Any]], None]
 Changes = dict[int, Array]  # Bytes of parameters, by their places in the image.
 
 compare: Final = c.CDLL(None).memcmp  # 0: equal.
@@ -68,9 +69,10 @@ class Image:
         flat = np.frombuffer(view, dtype=np.uint8)
         return [flat[at : at + a.nbytes] for at, a in zip(self._offsets, arrays)]
 
-    def write(self, view: memoryview, objects: dict[str, Any]) -> None:
-        """Fill an image."""
+    def write(self, view: memoryview, objects: dict[str, Any], see: See = lambda *_: None) -> None:
+        """Fill an image. `see` is shown names and arrays of the parameters, and the objects."""
         arrays = [memory(p) for p in self._parameters]
+        see(self._names, arrays, objects)
         packed = pickle.dumps(objects, pickle.HIGHEST_PROTOCOL)
         head = Head(self._table, packed, self._start)
         if head.size > self._start:

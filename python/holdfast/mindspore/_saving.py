@@ -38,6 +38,8 @@ def apply(trainer: Trainer) -> None:
 
     @functools.wraps(usual)
     def save_checkpoint(save_obj: Any, ckpt_file_name: Any, *given: Any, **named: Any) -> None:
+        if trainer.engine.rehearses:
+            return  # The rank writes it.
         if trainer.passes():
             trainer.engine.say_once(
                 f"save_checkpoint('{ckpt_file_name}') between two calls of Model.train that were "

@@ -222,15 +222,16 @@ class State:
         rows, calm = batches(data, self._at.batch)
         self._seed.take_back()
         for batch in rows:
-            self._begin(differs)
+            self._begin(differs, self._at.batch == 0)
             try:
                 while True:
                     if calm:  # Else the pipeline draws from a step's generators.
                         _random.seed_from(self._base, f"step {self._at.n}")
+                    self._steps.sampled.batch(batch)
                     yield batch
                     if self._end(self._at.batch + 1):
                         break
-                    self._steps.begin()
+                    self._steps.begin(self._at.batch == 0)
             except GeneratorExit:
                 self._leave()
                 raise
@@ -271,12 +272,12 @@ class State:
 
     # ---- One step --------------------------------------------------------------------------------
 
-    def _begin(self, differs: bool) -> None:
+    def _begin(self, differs: bool, is_first: bool = False) -> None:
         self._steps.purpose = "a step"
         self._steps.look(differs)
         self._before = self._held() if differs else self._last
         self._wish_before = self._wish
-        self._steps.begin()
+        self._steps.begin(is_first)
         self._in_step, self._replaying = True, False
 
     def _end(self, batch: int) -> bool:

@@ -21,6 +21,7 @@ from holdfast.mindspore import _operators
 from holdfast.mindspore._engine import Engine
 from holdfast.mindspore._image import Changes, Image
 from holdfast.mindspore._last import gasp
+from holdfast.mindspore._sampled import Sampled
 
 _HELLO: Final = struct.Struct("<Q16s8sQ")  # Kind of process, digest, purpose, version.
 SURVIVOR, RESTARTED, HELPER = range(3)
@@ -66,6 +67,7 @@ class Steps(Versions):
         self._between: tuple[int, Changes] = (-1, {})  # A step; changes of callbacks since.
         self._kind = RESTARTED if engine.restarted else SURVIVOR
         self.open(engine.open(self._image.bytes))
+        self.sampled = Sampled(self.session)
         self._turn = threading.Lock()
         engine.set_phase(Phase.ECHO)
         _operators.on_echo(self._meet)
@@ -112,6 +114,11 @@ class Steps(Versions):
             with self._turn:
                 if self._engine.phase is not Phase.ECHO:
                     return
+                if self.session.rehearses:
+                    self._engine.worker.rehearsal_skips(
+                        "a callback exchanges something between two steps, which the rank that is "
+                        "rehearsed has not shown"
+                    )
                 self._kind |= _MEETS
                 self._look()
                 self.begin_version()
@@ -129,9 +136,7 @@ class Steps(Versions):
     def greet(self) -> bool:
         """Tell the others what this process is and keeps. False: a fault came."""
         session = self.session
-        self._engine.set_phase(Phase.LIVE)
-        _operators.on_echo(None)
-        _operators.clear()
+        self._answer()
         version = session.version
         purpose = hashlib.sha256(self.purpose.encode()).digest()[:8]
         try:
@@ -164,6 +169,12 @@ class Steps(Versions):
         self._kind = SURVIVOR
         return True
 
+    def _answer(self) -> None:
+        """Let the session's groups answer collectives from now on."""
+        self._engine.set_phase(Phase.LIVE)
+        _operators.on_echo(None)
+        _operators.clear()
+
     def _all_meet(self, kinds: list[int]) -> bool:
         """Return whether all ranks or none are at a callback's collective; end if past it."""
         there = [rank for rank, kind in enumerate(kinds) if kind & _MEETS]
@@ -190,15 +201,16 @@ class Steps(Versions):
         compute: Callable[[], Any],
         describe: Callable[[Any], dict[str, Any]],
         may_differ: bool = True,
+        is_first: bool = False,
     ) -> Any:
         """Make step n + 1: compute() changes the parameters. Return its result.
 
         A step that a fault made void is made again. `describe(result)` returns the objects after
-        it. `may_differ`: parameters may have changed since step n.
+        it. `may_differ`: parameters may have changed since step n. `is_first`: of its epoch.
         """
         self.look(may_differ)
         while True:
-            self.begin()
+            self.begin(is_first)
             result = self._compute(compute)
             if self.end(partial(describe, result)):
                 return result
@@ -209,9 +221,17 @@ class Steps(Versions):
         if may_differ:
             self._look()
 
-    def begin(self) -> None:
-        """Begin a step, or begin the same step once more."""
+    def begin(self, is_first: bool = False) -> None:
+        """Begin a step, or begin the same step once more. `is_first`: of its epoch."""
         self.begin_version()
+        is_step = self.purpose == "a step"
+        if self.session.rehearses:
+            if not is_step:
+                what = f"it comes to {self.purpose}, not to a step"
+                self._engine.worker.rehearsal_differs(what)
+            self._answer()
+        if is_step:
+            self.sampled.begin(is_first)
         _operators.strict(False)
 
     def end(self, describe: Callable[[], dict[str, Any]]) -> bool:
@@ -267,7 +287,8 @@ class Steps(Versions):
         except MarkedError:
             self.give_up()
             return False
-        self._image.write(self.next, objects)
+        self._image.write(self.next, objects, self.sampled.kept)
+        self.sampled.on = False
         step = _core.Step(loss=objects.get("loss", 0.0), used=self._image.used)
         if self.session.end_step(step):
             self.restore()

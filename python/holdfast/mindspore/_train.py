@@ -250,9 +250,13 @@ class Run:
         def compute() -> Any:
             if next(tries):  # The one before was void.
                 cells.put(before)
+            sampled.batch(inputs)
             return network(*inputs)
 
-        outputs = trainer.state.step(compute, self._describe, looks)
+        sampled = trainer.state.sampled
+        sampled.callbacks = self._callbacks
+        is_first = self._cb_params.cur_step_num % self._cb_params.batch_num == 1
+        outputs = trainer.state.step(compute, self._describe, looks, is_first)
         if _bulk.current is not None:
             _bulk.current.sweep(trainer.former.files)
         return outputs
@@ -279,6 +283,8 @@ def train_process(
         )
     manager = arguments["list_callback"]
     callbacks = list(manager._callbacks)
+    if engine.rehearses:
+        _callbacks.keep_from_writing(callbacks)
     if _bulk.current is not None:
         _bulk.current.begin()
     begun_at = arguments["cb_params"].cur_step_num

@@ -27,6 +27,10 @@ def draws(network: Any) -> bool:
 
 def warn_of_dropout(engine: Engine, network: Any) -> None:
     """Say in a successor what it can not get from its predecessor."""
+    if engine.rehearses and draws(network):
+        engine.worker.rehearsal_skips(
+            "the network has dropout, whose masks begin anew in a replacement (docs/mindspore.md)"
+        )
     if engine.restarted and draws(network):
         engine.say_once(
             "the network has dropout, whose masks begin anew in this process, which takes "
@@ -75,7 +79,9 @@ class Trainer:
             self._network, self.cells = network, Cells(network, self.engine.say_once)
             if self.engine.place.directory:
                 folder = Path(self.engine.place.directory)
-                _bulk.current = _bulk.Bulk(folder, self.engine.rank, [*known, *self._others])
+                source = folder.parent if self.engine.rehearses else None
+                theirs = [*known, *self._others]
+                _bulk.current = _bulk.Bulk(folder, self.engine.rank, theirs, source)
             warn_of_dropout(self.engine, network)
             if self.engine.gasps:
                 _last.warm_up(self.engine.place)

@@ -6,8 +6,6 @@ The notes of a rank and of whoever rehearses its step are compared in their orde
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -16,7 +14,6 @@ from torch import Tensor
 
 from holdfast._core import Session
 from holdfast._digest import digest, tensor_bytes
-from holdfast._say import say
 from holdfast.torch._engine import Engine
 from holdfast.torch._kept import Kept
 from holdfast.torch._optimizers import local
@@ -79,13 +76,11 @@ class Sampled:
     def see_that_nothing_was_guessed(self) -> None:
         """End a rehearsal that answered, on its way, what the other ranks exchanged there."""
         if self._engine.seat.rehearses and self._engine.guessed:
-            say(
+            self._engine.seat.worker.rehearsal_skips(
                 "the program exchanges something between steps, which a replacement can not be "
                 "told again (after a fault all start again): nothing can be compared. "
                 "state.once(f) keeps what f exchanges"
             )
-            sys.stderr.flush()
-            os._exit(3)
 
     def _gradient_of(self, name: str) -> Callable[[Tensor], None]:
         def note(parameter: Tensor) -> None:

@@ -1,0 +1,81 @@
+"""Note what a step depends on and makes, if the step is recorded for a rehearsal, or is one.
+
+The notes of a rank and of a process that rehearses its step are compared in their order
+(docs/rehearsals.md): the batch, and what is kept after the step. Gradients lie within MindSpore's
+graph, so they are compared by what the rank gives to their sums.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from holdfast._core import Session
+from holdfast._digest import digest
+from holdfast.mindspore import _callbacks
+from holdfast.mindspore._bulk import Form
+
+# Of Model.train's objects; State's are these as well as its own.
+_PLAIN: Final = ("call", "epoch", "step", "batch", "at", "base", "cells")
+
+
+class Sampled:
+    """The notes of the steps of one state. Not thread-safe."""
+
+    def __init__(self, session: Session) -> None:
+        """Note nothing until a step is sampled."""
+        self._session = session
+        self._first = 0  # How many first steps of epochs came on end.
+        self.on = False  # The step under way is sampled.
+        self.callbacks: Sequence[Any] = ()  # Those of Model.train's call.
+
+    def begin(self, is_first: bool) -> None:
+        """Begin a step. `is_first`: of its epoch, so a rehearsal would run what ends an epoch."""
+        self._first = self._first + 1 if is_first else 0
+        may = self._session.rehearses or not is_first or self._first % 4 == 0
+        self.on = may and self._session.sample()
+
+    def batch(self, batch: Any) -> None:
+        """Note what the step is made of."""
+        if self.on:
+            self._note("its batch", batch)
+
+    def kept(self, names: Iterable[str], arrays: Iterable[Any], objects: dict[str, Any]) -> None:
+        """Note what is kept after the step: parameters by name, and the objects."""
+        if not self.on:
+            return
+        for name, array in zip(names, arrays):
+            note = f"`{name}` after the step"
+            self._session.note(note, f"{array.dtype}{array.shape}".encode())
+            self._session.note_at(note, array.ctypes.data, array.nbytes)
+        for name, thing in self._parts(objects):
+            self._note(f"{name} after the step", thing)
+
+    def _parts(self, objects: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        if "outputs" in objects:
+            yield "what the network returns", pickle.loads(objects["outputs"])
+        # MindSpore's own callbacks hold times.
+        for callback, kept in zip(self.callbacks, objects.get("callbacks", ())):
+            if not _callbacks.of_mindspore(callback):
+                yield from _contents(f"callback {type(callback).__name__}", kept)
+        for name, kept in objects.get("named", {}).items():
+            yield from _contents(f"`{name}`", kept)
+        if packed := objects.get("vars"):
+            yield from ((f"`run.{name}`", value) for name, value in pickle.loads(packed).items())
+        yield from ((f"`{name}`", objects[name]) for name in _PLAIN if name in objects)
+
+    def _note(self, name: str, thing: Any) -> None:
+        """Note a thing. If it can not be digested, its type is noted alone."""
+        try:
+            found = digest(thing)
+        except Exception:  # The training never ends by that.
+            found = type(thing).__qualname__
+        self._session.note(name, found.encode())
+
+
+def _contents(whose: str, kept: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    for name, packed in kept.items():
+        attribute = name[1] if isinstance(name, tuple) else name
+        if not isinstance(packed, Form):  # Each process numbers its files itself.
+            yield f"{whose}: {attribute}", pickle.loads(packed)
