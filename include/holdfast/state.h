@@ -51,12 +51,9 @@ struct StepsOptions {
   // The total, counted from the first step ever: a second loop with the same number makes no step,
   // and one with a number higher by one makes one epoch.
   std::uint64_t epochs = 1;
-  std::size_t batch =
-      32;  // Samples per rank and step. An epoch leaves out an incomplete last step.
-  std::uint64_t shuffle_seed =
-      0;  // Seeds the order of samples, and torch's generator in each step.
-  std::uint64_t max_steps =
-      std::numeric_limits<std::uint64_t>::max();  // The total, as `epochs` is.
+  std::size_t batch = 32;  // Samples per rank and step. Samples too few for a step are left out.
+  std::uint64_t shuffle_seed = 0;  // Seeds the order of samples, and torch's generator.
+  std::uint64_t max_steps = std::numeric_limits<std::uint64_t>::max();  // A total, as `epochs`.
   // Clips the gradients of a step to this norm, all parameters' together, after the sum over the
   // ranks and before the update; 0: no clipping. Like torch::nn::utils::clip_grad_norm_, except
   // that grad() keeps its values. A process that finishes another's step clips in the same way.
