@@ -83,8 +83,8 @@ class Arrival {
   const Layout held_;  // The layout of the arena that is held for `ward`.
   bool state_is_here_ = false;
   bool rest_is_here_;
-  std::vector<std::byte> beginning_;  // Of the file that comes now.
-  std::vector<Range> expected_;       // The ranges of the file that was seen last.
+  std::vector<std::byte> beginning_;  // The beginning of the file that comes now.
+  std::vector<Range> expected_;       // The ranges that the last checked file has to send.
   Position position_;
 };
 

@@ -51,7 +51,7 @@ class CurrentGeneration {
     std::shared_ptr<Tape> recorded;  // Set by record_on().
     std::shared_ptr<Group> world;
     bool aborted = false;
-    std::shared_ptr<const Layout> layout;  // Of the world; null before the first begin().
+    std::shared_ptr<const Layout> layout;  // The world's; null before the first begin().
     // abort() requests its stop. Whoever forms or holds a group of this generation must watch it.
     std::stop_token on_abort;
   };

@@ -55,7 +55,7 @@ struct Numbers {
   Numbers(std::span<std::int64_t> v) : Numbers(v, Element::kInt64) {}  // NOLINT: implicit
 
   std::byte* data;
-  std::size_t count;  // Of elements.
+  std::size_t count;  // How many numbers.
   std::size_t bytes;
   Element element;
   Location location;

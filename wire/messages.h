@@ -101,10 +101,10 @@ struct Waiting {
 // One place of a job as its agent sees it.
 struct PlaceState {
   std::string node_id;
-  Incarnation incarnation = 0;  // Of the newest process that the place was given to.
+  Incarnation incarnation = 0;  // The newest process to which the place was given.
   std::uint64_t attempt = 0;
   bool alive = false;
-  Ending ending;                  // Of the newest one that died.
+  Ending ending;                  // How the last process that died here ended.
   std::uint64_t detected_ns = 0;  // When the agent knew of the last death, by its host's clock.
   bool operator==(const PlaceState&) const = default;
 };
@@ -186,7 +186,7 @@ struct Moved {
 
 // The private part of another rank's state, held on this host in case that rank's host is lost.
 struct HeldCopy {
-  Rank ward = kNoRank;  // Whose it is.
+  Rank ward = kNoRank;  // The rank whose private part it is.
   Version version = kNoVersion;
   Version staged = kNoVersion;  // As in Report.
   bool operator==(const HeldCopy&) const = default;

@@ -106,12 +106,12 @@ struct Reason {
     kNoRoom,  // count: bytes that all of them may have; total: how many there may be
     // Why a message is refused, and its sender's connection closed.
     kNotItsWord,    // count: kind of the message; total: the sender's wire::PeerKind
-    kTwoProcesses,  // node_id: of who has registered on the connection; other: of who would
+    kTwoProcesses,  // node_id: registered on the connection; other: tries to register on it, too
     kNotItsPlace,  // node_id; other: the agent that has it; other_host: of that agent. Not refused:
                    // told to the agent that asks for it, for its user
     kNotGiven,     // node_id; count: attempt
     kNotThatWorker,  // node_id, host; other_host: of the process with that incarnation
-    kImpossible,     // rank, pid; version: that it says; count: the newest that it can hold
+    kImpossible,     // rank, pid; version: that it claims; count: the newest that it can hold
     kTooMuch,        // count of total; detail: of what
     // A group over several hosts has ended, though no process has died.
     kGroupLost,          // rank: whose group has ended. Why a generation is formed.
