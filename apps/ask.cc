@@ -18,15 +18,15 @@
 namespace holdfast::apps {
 namespace {
 
-// Whether its scheduler runs on another host, and an agent here knows where.
+// Whether the job's scheduler runs on another host, and an agent of this host knows where.
 bool is_elsewhere(const runtime::FoundJob& job) {
   return job.agent && !job.master_alive && job.agent->sched_port != 0;
 }
 
-// Where its scheduler listens, as far as is known here.
+// The address of the job's scheduler, as far as this host knows it.
 std::optional<std::pair<std::string, std::uint16_t>> where(const runtime::FoundJob& job) {
   if (job.scheduler_alive) return std::pair(job.scheduler->host, job.scheduler->port);
-  // With etcd, that of another host may have taken over.
+  // With etcd, a scheduler on another host may have taken over.
   const auto told = runtime::read_leader_file(job.directory);
   if (told) return std::pair(told->host, told->port);
   if (is_elsewhere(job)) return std::pair(job.agent->host, job.agent->sched_port);
@@ -110,7 +110,7 @@ Result<wire::Message> ask_scheduler(const runtime::FoundJob& job, const wire::Me
   loop.run();
   connection.reset();
   return answer;
-} catch (const std::system_error& error) {  // A descriptor that can not be had.
+} catch (const std::system_error& error) {  // For example: no descriptor is free.
   return os::no_task("can not ask the scheduler", error.code().value());
 }
 

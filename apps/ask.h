@@ -1,4 +1,4 @@
-// What `holdfast` asks the scheduler of a running job.
+// Chooses the job that a `holdfast` command means, and asks its scheduler.
 #pragma once
 
 #include <optional>
@@ -12,17 +12,19 @@
 
 namespace holdfast::apps {
 
-// The running job that is meant: the one of this name, or the only one of this user on this host.
+// The running job that a command means: the one named `name`; or, if `name` is empty, the only one
+// of this user on this host.
 struct ChosenJob {
-  std::optional<runtime::FoundJob> job;  // Its scheduler is in reach, as far as is known here.
-  std::string why;                       // Where there is none,
-  int code = 0;                          // with the exit code: 1, or 2 if one has to be named.
-  std::vector<std::string> names;        // Of all that were to choose from.
+  std::optional<runtime::FoundJob> job;  // Its scheduler is in reach, as far as this host knows.
+  std::string why;                       // If there is no `job`: why,
+  int code = 0;                          // and the exit code: 1; 2 if the user has to name a job.
+  std::vector<std::string> names;        // The jobs to choose from.
 };
 [[nodiscard]] ChosenJob choose_job(const std::string& name);
 
-// Its scheduler's first answer. Proves itself with the job's token, which this user alone can read.
-// Requires that the job has a scheduler, or an agent of this host that knows where that runs.
+// Sends `question` to the job's scheduler and returns its first answer. Proves that this user owns
+// the job by the job's token, which no other user can read. Requires: the job has a scheduler, or
+// an agent of this host that knows where the scheduler runs.
 Result<wire::Message> ask_scheduler(const runtime::FoundJob& job, const wire::Message& question,
                                     Duration timeout);
 

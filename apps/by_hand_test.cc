@@ -1,4 +1,4 @@
-// Processes of a job that were started by hand, without an agent.
+// Jobs whose processes are started by hand, without an agent.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -21,7 +21,7 @@ TEST(Scheduler, ReadmitsAWorkerThatWasStartedAgainByHand) {
   const std::vector<std::string> argv = {TOY,     "--steps",           "2000",
                                          "--out", job.folder + "/out", "--elements",
                                          "1000",  "--pause",           "1000"};
-  // The lease alone would not let the successor in within this test.
+  // With this lease, a successor that had to wait for its end would be too late for the test.
   const std::vector<std::string> common = {"MS_WORKER_NUM=2", cat("MS_SCHED_PORT=", job.port),
                                            "MS_NODE_TIMEOUT=1000"};
   const auto begin = [&](std::vector<std::string> more) {
@@ -41,8 +41,8 @@ TEST(Scheduler, ReadmitsAWorkerThatWasStartedAgainByHand) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// It knows of a worker that died with it, or before it was back, by what its predecessor has
-// written down.
+// A restarted scheduler knows from its predecessor's journal about a worker that died with the
+// predecessor, or before the scheduler was back.
 TEST(Scheduler, ReadmitsAWorkerThatWasKilledTogetherWithIt) {
   Job job("by-hand-together");
   const auto begin = [&](const std::string& role, const std::string& node) {
@@ -110,8 +110,8 @@ TEST(Scheduler, GivesThePlaceOfAStoppedWorkerAwayAndItsSuccessorEndsIt) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// An agent names the run: the journal of an older job of the same name is not taken back, even by
-// the second scheduler of a run whose first died before it had stored anything.
+// The agent gives the scheduler a run id. So the journal of an older job of the same name is not
+// used, not even by the second scheduler of a run whose first died before it had stored anything.
 TEST(Scheduler, TakesBackTheJournalOfItsOwnRunOnly) {
   Job job("runs");
   std::filesystem::create_directories(job.folder + "/journal");
@@ -142,7 +142,7 @@ TEST(Scheduler, TakesBackTheJournalOfItsOwnRunOnly) {
   EXPECT_EQ(job.wait(other, 10), 128 + SIGKILL);
 }
 
-// A worker alone gives up, with a sentence.
+// A worker without a scheduler gives up, and prints why.
 void expect_no_scheduler(Job& job) {
   const auto worker = job.start(
       toy_command(job, 10), {"MS_ROLE=MS_WORKER", "MS_WORKER_NUM=1", "MS_NODE_ID=0",
@@ -197,7 +197,7 @@ TEST(Worker, SaysThatWhoeverListensIsNoScheduler) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// It has not waited for long: 192.0.2.1 is nobody's (RFC 5737).
+// The worker must not wait for a connection: nobody has the address 192.0.2.1 (RFC 5737).
 TEST(Worker, OfASchedulerElsewhereIsToldAtOnceThatItNeedsAToken) {
   Job job("elsewhere-by-hand");
   (void)job.start(toy_command(job, 10),
@@ -229,7 +229,7 @@ TEST(Scheduler, ThatCanNotKeepItsJournalLeavesNothing) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// Each would train something else than the others believe.
+// With different numbers, the ranks would not agree on what they train.
 TEST(Worker, WithAnotherNumberOfWorkersThanItsSchedulerEndsTheJob) {
   Job job("world-by-hand");
   const auto begin = [&](const char* role, const char* workers) {

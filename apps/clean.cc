@@ -17,7 +17,7 @@ std::string why_alive(const runtime::FoundJob& job) {
   return cat("process ", job.users.front(), " uses its files");
 }
 
-// Whether none is left.
+// Ends the processes that the job's dead agent has left behind. Returns whether none is left.
 bool end_orphans(const runtime::FoundJob& job, bool dry_run) {
   for (const pid_t pid : job.orphans) {
     std::printf("%s process %d, which the dead agent of job %s left behind\n",

@@ -1,6 +1,6 @@
-// `holdfast clean` and `holdfast status`: that nobody can turn them against their user. The user
-// here is one that has no jobs. Only root can be such a one: for others, the user is the one who
-// tests.
+// `holdfast clean` and `holdfast status` can not be turned against their user by links or files in
+// the place of folders. As root, the tests run the commands as a user that has no jobs; else as the
+// user who runs the tests.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -42,7 +42,7 @@ class Cleaned : public testing::Test {
                 fs::create_directory(precious_);
                 fs::permissions(precious_, fs::perms::owner_all);
                 std::ofstream(keep_) << "kept";
-                // Too old for a job that begins just now.
+                // Old enough that `clean` does not take it for a job that begins just now.
                 fs::last_write_time(precious_,
                                     fs::file_time_type::clock::now() - std::chrono::hours(1));
                 return 0;
@@ -59,7 +59,7 @@ class Cleaned : public testing::Test {
   int by_user(const Body& body) const {
     return os::as_user(user_, body);
   }
-  // What a command of the user answers.
+  // Runs a command as the user; returns its output and exit code.
   template <class Command>
   Said ask(const Command& command) const {
     const std::string output = home_ / "output";
@@ -81,16 +81,17 @@ class Cleaned : public testing::Test {
 
   const uid_t user_ =
       ::geteuid() == 0 ? 20000 + static_cast<uid_t>(::getpid()) % 40000 : ::geteuid();
-  // The place that is free if the user has jobs of his own.
+  // The user's folder for jobs, at a place that is free also if the user has jobs.
   const std::string first_ = cat("/dev/shm/holdfast-", user_);
   const std::string mine_ = fs::exists(first_) ? cat("/tmp/holdfast-", user_) : first_;
   const std::string job_ = mine_ + "/clean-test";
-  const os::TemporaryFolder home_{os::folder_of(mine_)};  // There it can have hard links.
+  const os::TemporaryFolder home_{os::folder_of(mine_)};  // On the same file system: hard links.
   const std::string precious_ = home_ / "precious";
   const std::string keep_ = precious_ + "/keep";
 };
 
-// As root, the link is a stranger's. It names a folder whose folders `clean` would remove.
+// A link is in the place of the user's folder; as root, another user's. It leads to a folder whose
+// folders `clean` would remove.
 TEST_F(Cleaned, FollowsNoLinkInThePlaceOfTheUsersFolder) {
   const bool root = ::geteuid() == 0;
   ASSERT_EQ(os::as_user(root ? kStranger : user_,
@@ -118,7 +119,7 @@ TEST_F(Cleaned, FollowsNoLinkInThePlaceOfTheUsersFolder) {
 }
 
 TEST_F(Cleaned, LooksIntoNoFolderOfAnother) {
-  if (::geteuid() != 0) {  // Root's folder, if only through a link of the user's own.
+  if (::geteuid() != 0) {  // Not root: a link of the user's own leads to a folder of root.
     ASSERT_EQ(::symlink("/usr", mine_.c_str()), 0);
     EXPECT_EQ(clean().code, 1);
     return;
@@ -149,7 +150,7 @@ TEST_F(Cleaned, LeavesALinkInThePlaceOfAJobsFolderAlone) {
   EXPECT_TRUE(fs::is_symlink(job_));
 }
 
-// What a job's folder may hold in the place of its files is removed, and nothing behind it.
+// Links in a dead job's folder are removed with it, and nothing that they lead to.
 TEST_F(Cleaned, RemovesADeadJobsFolderAndNothingThatItNames) {
   ASSERT_EQ(by_user([&] {
               const auto name = [&](const char* last) { return cat(job_, '/', last); };
@@ -171,7 +172,7 @@ TEST_F(Cleaned, RemovesADeadJobsFolderAndNothingThatItNames) {
   EXPECT_EQ(word, "kept");
 }
 
-// Whatever the umask, and also after a recovery.
+// A job's folder is private whatever the umask is, and also after a recovery.
 TEST(JobsFolder, IsForItsUserAlone) {
   Job job("private");
   const mode_t before = ::umask(0);
@@ -185,7 +186,7 @@ TEST(JobsFolder, IsForItsUserAlone) {
   for (const auto& name : os::names_in(folder)) paths.push_back(cat(folder, '/', name));
   for (const auto& path : paths) {
     struct stat about {};
-    if (::lstat(path.c_str(), &about) != 0) continue;  // A draft.
+    if (::lstat(path.c_str(), &about) != 0) continue;  // A draft that was renamed meanwhile.
     EXPECT_EQ(about.st_mode, S_ISDIR(about.st_mode) ? S_IFDIR | 0700U : S_IFREG | 0600U) << path;
     EXPECT_EQ(about.st_uid, ::geteuid()) << path;
   }
@@ -205,7 +206,7 @@ TEST(JobsFolder, IsForItsUserAlone) {
   EXPECT_EQ(job.wait(), 128 + SIGTERM);
 }
 
-// What can not be read for want of a descriptor is not what is not there.
+// A folder that can not be read because no descriptor is free must not count as one that is gone.
 TEST(JobsFolder, OfALivingJobStaysWhateverTheLimitOfDescriptors) {
 #ifdef HOLDFAST_SANITIZED
   GTEST_SKIP() << "a sanitizer asks by a pipe what memory is there, and takes all for bad";

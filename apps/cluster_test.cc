@@ -1,4 +1,4 @@
-// examples/hello_cluster in each of the three ways to start it, and with its scheduler killed.
+// examples/hello_cluster, started in each of the three ways, and with its scheduler killed.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -72,7 +72,7 @@ void expect_to_go_on_after_three_kills_of_the_scheduler(Job& job) {
   }
   EXPECT_EQ(job.wait(script, 60), 0) << job.output() << job.log("scheduler.log");
   expect_all_rounds(job, kSize, kRounds);
-  // By each of the four schedulers, and by no worker.
+  // Each of the four schedulers warns about the variable, and no worker does.
   EXPECT_EQ(count(job.log("scheduler.log"), "MS_HCCL_CM_INIT has no effect"), 4U);
   EXPECT_FALSE(has(job.log(log_of(0)), "MS_HCCL_CM_INIT"));
   EXPECT_TRUE(job.nothing_left());
@@ -91,7 +91,7 @@ TEST(Cluster, GoesOnWhereItsSchedulerIsKilledThreeTimesUnderTls) {
   EXPECT_TRUE(has(job.log("scheduler.log"), "under TLS")) << job.log("scheduler.log");
 }
 
-// Bash knows the first process of the rank only, which ended with 137.
+// The script knows only the first process of the rank, which ended with 137, and not its successor.
 TEST(Cluster, HasEndedWellWhereAKilledWorkerWasStartedAgainByHand) {
   Job job("cluster-again");
   const std::vector<std::string> hello = {HELLO, "--rounds", "100", "--period-ms", "20"};
@@ -114,7 +114,7 @@ TEST(Cluster, HasEndedWellWhereAKilledWorkerWasStartedAgainByHand) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// And a job that has failed is not taken for a good one.
+// A job that has failed must not be taken for one that ended well.
 TEST(Cluster, HasFailedWhereAKilledWorkerIsNotReplaced) {
   Job job("cluster-lost");
   const auto script =
@@ -154,7 +154,7 @@ std::string told(Job& job) {
   return job.output().substr(before);
 }
 
-// A column that says nothing of any rank is not there.
+// The table of `holdfast status` has no column that is empty for all ranks.
 TEST(Cluster, StatusSpeaksOfNoLossWhereNobodyTrains) {
   Job job("cluster-status");
   job.launch({"--worker_num=2", "--join=True", HELLO, "--rounds", "1000000", "--period-ms", "20"});
@@ -202,13 +202,13 @@ TEST(Cluster, ReplacesAWorkerThatIsKilledInARound) {
     EXPECT_GT(lines[i]["round"], lines[i - 1]["round"]);
   EXPECT_EQ(lines.back()["round"], kRounds);
   EXPECT_GT(lines.back()["generation"], lines.front()["generation"]);
-  EXPECT_EQ(count(job.log(log_of(1)), "rank 1 of 3"), 2U);  // Two processes introduced themselves.
+  EXPECT_EQ(count(job.log(log_of(1)), "rank 1 of 3"), 2U);  // Printed by two processes.
   EXPECT_TRUE(job.nothing_left());
 }
 
-// Started by hand once too often: the log of the scheduler and the status name both, with the one
-// whose place the twin would have. The twin stands by, and a job that ends well is no failure of
-// it.
+// A twin is a second process with the node id of a living one; a surplus worker is one more than
+// the job has places. The scheduler's log and the status name both, and the process whose place the
+// twin asks for. The twin waits, and exits with 0 when the job ends well.
 TEST(Cluster, NamesATwinAndASurplusWorkerInTheLogAndInTheStatus) {
   Job job("cluster-twin");
   const auto begin = [&](const std::string& role, const std::string& id) {
@@ -245,13 +245,13 @@ TEST(Cluster, NamesATwinAndASurplusWorkerInTheLogAndInTheStatus) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// Started by hand. Whoever is one too many says so, and the others make their rounds.
+// A job by hand with one worker too many: that worker says so, and the others make their rounds.
 struct ByHand {
   std::string host;
   int size;
-  std::vector<std::string> ids;              // In the order of their coming.
-  std::map<std::string, std::string> ranks;  // Of those who get one.
-  std::string refused;                       // What the one without a rank says; empty: all have.
+  std::vector<std::string> ids;              // Node ids, in the order in which they are started.
+  std::map<std::string, std::string> ranks;  // The expected rank of each id that gets one.
+  std::string refused;                       // The error of the one without a rank; empty: none.
 };
 
 void expect_ranks(const ByHand& given) {
@@ -263,7 +263,7 @@ void expect_ranks(const ByHand& given) {
   };
   const auto scheduler = begin("MS_SCHED", "");
   std::vector<std::size_t> seated;
-  for (const auto& id : given.ids) {  // Each is heard before the next one comes.
+  for (const auto& id : given.ids) {  // Each has registered before the next one is started.
     const auto process = begin("MS_WORKER", id);
     if (!given.ranks.contains(id)) {
       EXPECT_EQ(job.wait(process, 30), 1) << id << job.output();

@@ -9,33 +9,33 @@
 
 namespace holdfast::apps {
 
-// `holdfast run` and msrun, whichever is `name`: reads the arguments that follow the command, and
-// runs the agent.
+// `holdfast run` and msrun: reads the arguments that follow the command, and runs the agent.
+// `name`: the one of the two that is used.
 int launch(const std::string& name, int argc, const char* const* argv,
            const char* const* environment);
 
-// `holdfast status`: prints the state of the job (of the only one that runs, if `job` is empty), as
-// JSON where asked. 1 where it does not run or does not answer; 2 where there are several and none
-// is named.
+// `holdfast status`: prints the state of the job (`job` empty: of the only one that runs), as JSON
+// if `json`. Exit code 1: the job does not run or does not answer; 2: several run, and none is
+// named.
 int status(const std::string& job, bool json);
 
-// The JSON of the scheduler's wire::StatusReply. Requires what ask_scheduler() does.
+// The JSON of the scheduler's wire::StatusReply. Has the requirements of ask_scheduler().
 Result<std::string> query_status(const runtime::FoundJob& job, Duration timeout);
 
-// `holdfast drain FROM` (`drains`) and `holdfast move FROM TO`: the ranks of host `from` go to host
-// `to`, or to whichever would take them. Returns once that is decided, at the next step's boundary.
-// 1 where it can not be, and says why.
+// `holdfast drain FROM` (`drains`) and `holdfast move FROM TO`: moves the ranks of host `from` to
+// host `to`; `to` empty: to any host that takes them. Returns once the scheduler has decided, at
+// the end of a step. Exit code 1: they can not move, and it prints why.
 int move(const std::string& job, const std::string& from, const std::string& to, bool drains,
          int timeout_s);
 
-// `holdfast clean`: removes what dead jobs of this user have left on this host. Says what it
-// removes, or would remove (`dry_run`), and what it leaves alone. 1 where something could not be
-// removed, or where a job's folder would be is something else than a folder of this user alone.
+// `holdfast clean`: removes what dead jobs of this user have left on this host. Prints what it
+// removes, or would remove (`dry_run`), and what it leaves alone. Exit code 1: something could not
+// be removed, or is in the place of a job's folder and is no private folder of this user.
 int clean(bool dry_run);
 
-// `holdfast verify`: becomes python/holdfast/verify, which proves that a program goes on with the
-// same bits after faults, with the arguments that follow the command. Returns only where there is
-// no Python.
+// `holdfast verify`: replaces this process by python/holdfast/verify, which tests that a program
+// goes on with the same bits after faults; with the arguments that follow the command. Returns only
+// if there is no Python.
 int verify(int argc, const char* const* argv);
 
 }  // namespace holdfast::apps

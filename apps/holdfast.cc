@@ -27,7 +27,7 @@ void print_settings(bool markdown) {
   }
 }
 
-// drain and move.
+// The arguments of `holdfast drain` and `holdfast move`.
 struct Moving {
   std::string from;
   std::string to;

@@ -23,7 +23,7 @@
 namespace holdfast::apps {
 namespace {
 
-// What the options are read into.
+// The values of the command line's options.
 struct LaunchArguments {
   runtime::AgentOptions agent;
   ReferenceOptions reference;
@@ -49,14 +49,14 @@ Result<bool> truth(const char* option, const std::string& text) {
 
 constexpr std::int32_t kMostSpares = 1000;
 
-// Nothing where the text is no number of spares.
+// Returns nothing if the text is no valid number of spares.
 std::optional<std::int32_t> number_of_spares(const std::string& text) {
   std::int32_t number = 0;
   const bool whole = read_number(text, number);
   return whole && number >= 0 && number <= kMostSpares ? std::optional(number) : std::nullopt;
 }
 
-// Whether it is an option of torchrun's that msrun has not; torchrun takes "_" for "-".
+// Whether the option exists in torchrun and not in msrun. torchrun takes "_" for "-".
 bool is_of_torchrun(std::string option) {
   std::replace(option.begin(), option.end(), '_', '-');
   for (const char* name :
@@ -108,7 +108,7 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
       ->capture_default_str();
   app.add_option("--node_rank", arguments.node_rank,
                  "The number of this msrun, where several start one job; 0 runs the scheduler")
-      ->check(CLI::Range(-1, 9999));  // -1: not said.
+      ->check(CLI::Range(-1, 9999));  // -1: not given.
   app.add_option("--log_dir", agent.log_dir,
                  "Folder for scheduler.log, worker_<rank>.log, spare_<n>.log, "
                  "rehearsal_<rank>.log, recoveries.jsonl; one "
@@ -138,10 +138,10 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
   app.add_flag("--continue", agent.continues,
                "Go on with a job whose launcher has died on this host, from what its processes "
                "have left there; HOLDFAST_JOB says which one, if there are several");
-  app.add_flag("--several", agent.several)->group("");  // Of Python's `holdfast run`.
+  app.add_flag("--several", agent.several)->group("");  // Set by Python's `holdfast run`.
   add_reference_options(app, arguments.reference);
-  app.add_flag("--as_torchrun", agent.as_torchrun)->group("");  // Of Python's `holdfast run`.
-  // Of Python's msrun, which knows whether the program imports MindSpore.
+  app.add_flag("--as_torchrun", agent.as_torchrun)->group("");  // Set by Python's `holdfast run`.
+  // Set by Python's msrun, which knows whether the program imports MindSpore.
   app.add_option("--forked", arguments.forked)->group("")->check(CLI::IsMember(kForked));
   app.prefix_command();
   app.footer(kExitCodes);
@@ -151,7 +151,7 @@ Forked forked(const std::string& word) {
   return word == "all" ? Forked::kAll : word == "first" ? Forked::kFirst : Forked::kNone;
 }
 
-// "4,2": how many workers each host starts. One number is that of every host.
+// Reads "4,2": how many workers each host starts. A single number is for every host.
 Result<std::vector<std::int32_t>> sizes_in(const std::string& text) {
   std::vector<std::int32_t> sizes;
   for (std::size_t from = 0; from <= text.size();) {
@@ -169,7 +169,7 @@ Result<std::vector<std::int32_t>> sizes_in(const std::string& text) {
   return sizes;
 }
 
-// Which ranks are this host's.
+// Sets which ranks this host starts.
 Status place(runtime::AgentOptions& agent, const LaunchArguments& arguments) {
   const auto wrong = [](std::string what) { return Error{Blame::kUser, std::move(what)}; };
   const std::string text =
@@ -195,7 +195,7 @@ Status place(runtime::AgentOptions& agent, const LaunchArguments& arguments) {
   const std::int32_t hosts =
       is_list ? static_cast<std::int32_t>(sizes->size()) : (agent.worker_num + each - 1) / each;
   const std::int32_t rank = agent.node_rank;
-  if (agent.spare_host) {  // It is as large as the largest one, whose places it can take.
+  if (agent.spare_host) {  // Large enough to take the places of the largest host.
     agent.local_worker_num = *std::max_element(sizes->begin(), sizes->end());
     if (rank >= hosts) return {};
     return wrong(cat("--spare_host=True with --node_rank=", rank,
@@ -214,7 +214,7 @@ Status place(runtime::AgentOptions& agent, const LaunchArguments& arguments) {
   return {};
 }
 
-// After the parsing: the agent's options, or what is wrong.
+// Makes the agent's options of the parsed arguments. Error: what is wrong with them.
 Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std::string> program) {
   auto& agent = arguments.agent;
   const auto wrong = [](std::string what) { return Error{Blame::kUser, std::move(what)}; };
@@ -242,7 +242,7 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
   agent.spares = spares.value_or(0);
   if (auto placed = place(agent, arguments); !placed) return placed.error();
   agent.runs_scheduler = agent.node_rank == 0;
-  std::string& address = agent.master_addr;  // Maybe as addresses with a port are written: [::1].
+  std::string& address = agent.master_addr;  // IPv6 addresses may be in brackets: [::1].
   if (address.starts_with('[') && address.ends_with(']')) {
     address = address.substr(1, address.size() - 2);
   }
@@ -259,12 +259,12 @@ std::string first_empty(const std::vector<std::string>& words) {
   return {};
 }
 
-// The program and its arguments: all from the first word that is no option. A "--" before the
-// program does not belong to it; one after it does.
+// Parses the options, and returns the program and its arguments: all words from the first one that
+// is no option. A "--" before the program does not belong to it; one after it does.
 std::vector<std::string> parse(CLI::App& app, const std::vector<std::string>& words) {
   const auto parse_part = [&](auto from, auto to) {
     std::vector<std::string> part(from, to);
-    std::reverse(part.begin(), part.end());  // As CLI11 wants it.
+    std::reverse(part.begin(), part.end());  // CLI11 wants the words in reverse order.
     app.parse(part);
     return app.remaining();
   };

@@ -1,4 +1,4 @@
-// Jobs whose connections are attacked, or under TLS.
+// Jobs whose connections are attacked, or use TLS.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -37,7 +37,7 @@ double resident(pid_t pid) {
          static_cast<double>(::sysconf(_SC_PAGESIZE)) / 1e6;
 }
 
-// What the ranks have at the end, bit for bit.
+// The results of all ranks, as bytes.
 std::vector<std::string> results(const Job& job) {
   std::vector<std::string> all;
   for (const auto& name : os::names_in(job.folder + "/out")) {
@@ -86,7 +86,7 @@ TEST(Links, UnderTlsAJobGoesOnWithTheSameBits) {
   }
 }
 
-// The scheduler leaves in the job's folder what who looks at the job needs.
+// The scheduler leaves its TLS configuration in the job's folder for commands such as `status`.
 TEST(Links, StatusNeedsNoSettingUnderTls) {
   Job job("tls-status");
   const Papers papers;
@@ -112,7 +112,8 @@ bool waits_for_lock(pid_t pid) {
   return false;
 }
 
-// A dead job of that name has left its folder, and `holdfast clean` has its turn just now.
+// A dead job of the same name has left its folder, and `holdfast clean` removes it just when the
+// new job begins.
 TEST(Links, UnderTlsAJobBeginsThoughItsFolderIsRemovedJustThen) {
   Job job("tls-clean");
   const Papers papers;
@@ -142,9 +143,9 @@ TEST(Links, AWrongPasswordEndsTheJobBeforeItBegins) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// By hand, one of the two under TLS and the other in the clear: each names the other. Their jobs
-// differ in name; otherwise the worker would find in the job's folder what the scheduler has left
-// of TLS.
+// A scheduler and a worker by hand, one with TLS and the other in clear text: each says what the
+// other one does. Their jobs have different names; else the worker would find the scheduler's TLS
+// configuration in the job's folder.
 void expect_both_say(bool is_scheduler_under_tls, const std::string& scheduler_says,
                      const std::string& worker_says) {
   Job job(is_scheduler_under_tls ? "plain-to-tls" : "tls-to-plain");
@@ -187,7 +188,7 @@ TEST(Links, ASchedulerInTheClearIsNamedOnBothSides) {
                   "it speaks no TLS, and this process does");
 }
 
-// A job by hand of one scheduler and one worker, each with papers of its own.
+// A job by hand of one scheduler and one worker, each with its own certificate.
 struct TlsByHand {
   Job job;
   Papers papers;
@@ -201,11 +202,11 @@ struct TlsByHand {
     job.environment.push_back(cat("MS_SCHED_PORT=", job.port));
     put_under_tls(job, papers);
   }
-  // `wrong` is a variable that this role has otherwise than the other one.
+  // `wrong`: a variable with a value that is wrong for this role.
   std::size_t start(const std::string& role, const std::string& wrong = "HOLDFAST_RUN=") {
     return job.start(toy_command(job, 10), {"MS_ROLE=" + role, wrong});
   }
-  // On a line of the scheduler; or of the worker.
+  // Whether a line of the scheduler (or of the worker) has these words.
   [[nodiscard]] bool is_said(bool by_scheduler, const std::string& words) const {
     std::istringstream lines(job.output());
     for (std::string line; std::getline(lines, line);) {
@@ -215,7 +216,7 @@ struct TlsByHand {
   }
 };
 
-// What is wrong with a role's own certificate or configuration is known before it connects.
+// A role finds errors in its own certificate or configuration before it connects. Both print them.
 TEST(Links, WhatIsWrongWithItsOwnTlsIsNamedOnBothSides) {
   for (const bool of_scheduler : {false, true}) {
     TlsByHand all(of_scheduler ? "own-tls-sched" : "own-tls-worker");
@@ -244,7 +245,7 @@ TEST(Links, WhatIsWrongWithItsOwnTlsIsNamedOnBothSides) {
   }
 }
 
-// Neither an attempt nor a worker is lost to it.
+// A process whose certificate file is damaged goes on trying until the file is whole again.
 TEST(Links, AJobGoesOnOnceItsCertificatesAreRenewed) {
   TlsByHand all("renewed-tls");
   const auto right = *os::read_file(all.papers.path("client.p12"));
@@ -308,7 +309,7 @@ TEST(Links, StrangersCostAJobLittle) {
   EXPECT_GT(version, 0) << "the status is for who belongs to the job, at once";
   EXPECT_TRUE(job.reaches(version + 1)) << "and it trains";
   EXPECT_LE(resident(scheduler) - before, 64);
-  // A worker dies and comes back, past those who stand at the door.
+  // A worker dies, and its successor gets in although the strangers' connections are open.
   ASSERT_TRUE(job.kill("MS_ROLE=MS_WORKER"));
   EXPECT_TRUE(until([&] { return job.status("recoveries") >= 1; }, 30)) << job.output();
   const auto said = count(job.log("scheduler.log"), "refused the connection");

@@ -23,10 +23,10 @@
 namespace holdfast::apps {
 namespace {
 
-// So long that nothing in these tests is noticed by it.
+// A lease so long that no fault in these tests is noticed by its end.
 constexpr const char* kLongLease = "MS_NODE_TIMEOUT=1000";
 
-// A toy behind a shell that stays: the agent's child is the shell.
+// A toy trainer that is started by a shell which stays: the agent's child is the shell.
 std::vector<std::string> wrapped_toy(const Job& job, int steps, std::vector<std::string> options,
                                      const std::string& before = "") {
   options.insert(options.begin(), {"--join", "True"});
@@ -53,7 +53,7 @@ TEST(Stopped, WorkerIsReplacedLongBeforeItsLeaseRunsOut) {
   }
 }
 
-// Whoever tidies up takes the folder of a job that runs.
+// A user may remove the log folder of a job that runs.
 TEST(Msrun, ReplacesAWorkerWhereTheFolderOfTheLogsIsGone) {
   for (const char* spares : {"0", "1"}) {
     Job job(cat("no-logs-", spares));
@@ -67,7 +67,7 @@ TEST(Msrun, ReplacesAWorkerWhereTheFolderOfTheLogsIsGone) {
   }
 }
 
-// All that there is of the state dies with the workers.
+// The arenas are removed together with all workers: no copy of the state is left.
 TEST(Msrun, EndsWithoutSuccessWhereNoArenaIsLeftAfterAStep) {
   Job job("all-lost");
   job.launch(toy(job, 1'000'000, {"--worker_num", "2"}));
@@ -80,7 +80,7 @@ TEST(Msrun, EndsWithoutSuccessWhereNoArenaIsLeftAfterAStep) {
     EXPECT_TRUE(std::filesystem::remove(arena)) << arena;
   }
   for (const pid_t worker : workers) ::kill(worker, SIGKILL);
-  const int code = job.wait(120);  // That of a worker, if the agent knows it by then.
+  const int code = job.wait(120);  // A worker's exit code, if the agent knows it by then.
   EXPECT_TRUE(code > 0) << code << job.output();
   EXPECT_TRUE(has(job.output(), "the state can not be recovered: it was at step ")) << job.output();
   EXPECT_TRUE(has(job.output(), "from the newest checkpoint that the program itself has saved"))
@@ -95,7 +95,7 @@ TEST(Stopped, WorkerBehindAWrapperIsReplacedToo) {
   job.environment.emplace_back(kLongLease);
   job.launch(wrapped_toy(job, 3000, {"--worker_num", "2"}));
   ASSERT_TRUE(job.reaches(20)) << job.output();
-  ASSERT_TRUE(job.kill("MS_NODE_ID=1", SIGSTOP));  // The newest: the toy, not its shell.
+  ASSERT_TRUE(job.kill("MS_NODE_ID=1", SIGSTOP));  // Stops the newest process: not the shell.
   EXPECT_EQ(job.wait(120), 0) << job.output();
   EXPECT_TRUE(job.nothing_left());
 }
@@ -106,7 +106,7 @@ TEST(Stopped, SchedulerIsReplaced) {
   ASSERT_TRUE(job.reaches(20)) << job.output();
   ASSERT_TRUE(job.kill("MS_ROLE=MS_SCHED", SIGSTOP));
   EXPECT_TRUE(until([&] { return has(job.log("scheduler.log"), "serves again job"); }, 60));
-  // A fault after it is recovered from.
+  // The job still recovers from a later fault.
   ASSERT_TRUE(job.kill("MS_NODE_ID=0"));
   EXPECT_TRUE(until([&] { return job.status("recoveries") >= 1; })) << job.output();
   job.signal(0, SIGINT);
@@ -119,14 +119,14 @@ TEST(Stopped, AllOfTheJobLongerThanItsLeaseGoesOnAsIfNothingHadBeen) {
   job.environment.emplace_back("MS_NODE_TIMEOUT=8");
   job.launch(toy(job, 1'000'000, {"--worker_num", "2"}));
   ASSERT_TRUE(job.reaches(20)) << job.output();
-  // Its agent first, which would else end the others, and it last.
+  // The agent is stopped first, since it would end the others, and is woken last.
   auto all = job.processes();
   const auto agent = std::find(all.begin(), all.end(), job.pid(0));
   if (agent != all.end()) all.erase(agent);
   all.insert(all.begin(), job.pid(0));
   for (const pid_t pid : all) ::kill(pid, SIGSTOP);
   const auto since = std::chrono::steady_clock::now();
-  const double before = job.status("version");  // Nobody answers.
+  const double before = job.status("version");  // The scheduler is stopped, and does not answer.
   EXPECT_EQ(before, -1);
   EXPECT_TRUE(
       until([&] { return std::chrono::steady_clock::now() > since + std::chrono::seconds(10); }));
@@ -144,11 +144,11 @@ TEST(WrappedSpare, IsNoLongerIdleOnceItHasAPlace) {
   Job job("wrapped-spare");
   job.launch(wrapped_toy(job, 1'000'000, {"--worker_num", "2", "--spares", "1"}));
   const auto idle = [](pid_t pid) { return ::sched_getscheduler(pid) == SCHED_IDLE; };
-  // The wrapper, and the toy that it starts.
+  // The spare is two processes: the wrapper, and the toy that it starts.
   const auto spares = [&job] { return job.processes("HOLDFAST_SPARE_FD=3"); };
   std::vector<pid_t> promoted;
   if (!runtime::may_undo_idle()) GTEST_SKIP() << "this user may not set a process back from idle";
-  ASSERT_TRUE(until([&] {  // Once it is ready.
+  ASSERT_TRUE(until([&] {  // Until the spare is ready.
     promoted = spares();
     return promoted.size() >= 2 && std::all_of(promoted.begin(), promoted.end(), idle);
   })) << job.output();
@@ -161,7 +161,7 @@ TEST(WrappedSpare, IsNoLongerIdleOnceItHasAPlace) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// Of a processor that the ranks and two others keep busy, which leave it nothing.
+// The processor is kept busy by the ranks and two other processes, which leave no idle time.
 TEST(Spare, GetsReadyOnABusyMachineAsDoesItsSuccessor) {
   if (!runtime::may_undo_idle()) GTEST_SKIP() << "no spare of this user is idle";
   Job job("busy-spare");
@@ -221,8 +221,8 @@ TEST(KilledAgent, LeavesToCleanWhoDidNotHeedIt) {
   job.signal(0, SIGKILL);
   EXPECT_EQ(job.wait(), 128 + SIGKILL);
   ASSERT_TRUE(
-      until([&] { return job.processes().size() == 2; }, 20));  // A scheduler's, a worker's.
-  // The scheduler may be on its way out still, so that its lock is held while nobody sees it run.
+      until([&] { return job.processes().size() == 2; }, 20));  // The scheduler and a worker.
+  // While the scheduler exits, its lock is still held though it is not seen to run. So repeat.
   EXPECT_TRUE(until(
       [&] {
         const auto dry = job.start({HOLDFAST, "clean", "--dry-run"}, {});
@@ -246,14 +246,14 @@ TEST(KilledAgent, AnotherOneContinuesItsJobWithTheSameBits) {
   job.launch(toy(job, steps, {"--worker_num", "2", "--spares", "1"}));
   for (std::size_t launcher = 0; launcher < 3; ++launcher) {
     ASSERT_TRUE(job.reaches(200.0 * static_cast<double>(launcher + 1))) << job.output();
-    ASSERT_TRUE(job.kill("MS_NODE_ID=1"));  // Its next one has a higher attempt number.
+    ASSERT_TRUE(job.kill("MS_NODE_ID=1"));  // The successor has a higher attempt number.
     ASSERT_TRUE(until([&] { return job.status("recoveries") >= 1; })) << job.output();
     job.signal(launcher, SIGKILL);
     EXPECT_EQ(job.wait(launcher, 60), 128 + SIGKILL);
     job.launch(toy(job, steps, {"--worker_num", "2", "--spares", "1", "--continue"}));
   }
   EXPECT_EQ(job.wait(3, 120), 0) << job.output();
-  for (const char* rank : {"/out/rank-0", "/out/rank-1"}) {  // To the last bit.
+  for (const char* rank : {"/out/rank-0", "/out/rank-1"}) {  // Equal to the last bit.
     const auto expected = os::read_file(undisturbed.folder + rank);
     const auto found = os::read_file(job.folder + rank);
     ASSERT_TRUE(expected && found) << rank;
@@ -291,7 +291,7 @@ TEST(KilledAgent, IsNotContinuedWhereNothingIsLeft) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// On one host, where their workers share memory, and their logs a folder.
+// Two agents on one host: their workers share memory, and their logs are in one folder.
 TEST(SeveralAgents, ReplaceTheirOwnAndEndTogether) {
   Job job("two-agents");
   job.environment.emplace_back(kLongLease);
@@ -353,12 +353,12 @@ TEST(SeveralAgents, AFailureOfOneEndsTheOther) {
     argv.insert(argv.begin(), MSRUN);
     return job.start(argv, {});
   };
-  // The one without a scheduler may well be the quicker.
+  // Starts the agent without a scheduler first: in real jobs it may be the quicker one.
   const auto second = agent("1");
   ASSERT_TRUE(until([&] { return !job.processes("MS_NODE_ID=1").empty(); })) << job.output();
   const auto first = agent("0");
   ASSERT_TRUE(job.reaches(20)) << job.output();
-  // It may have made steps since its last failure, but none since it was started.
+  // With --max_restarts=0, the first death of a worker ends its agent.
   ASSERT_TRUE(job.kill("MS_NODE_ID=1"));
   EXPECT_NE(job.wait(second, 60), 0) << job.output();
   EXPECT_NE(job.wait(first, 60), 0) << job.output();
@@ -375,7 +375,7 @@ std::vector<nlohmann::json> trace_of(const std::string& folder) {
   return lines;
 }
 
-// Its survivors would go on with what the step that failed has left behind.
+// Without protection the survivors could only go on from the remains of the failed step.
 TEST(KilledWorker, EndsAJobWithoutProtection) {
   Job job("unprotected");
   job.environment.push_back("HOLDFAST_PROTECT=0");
@@ -406,7 +406,7 @@ TEST(KilledScheduler, DelaysNoStep) {
   ::kill(job.pid(0), SIGSTOP);
   ::kill(scheduler.front(), SIGKILL);
   ASSERT_TRUE(until([&] { return job.processes("MS_ROLE=MS_SCHED").empty(); }));
-  // Two may have been under way. A step that waits for the scheduler would never end.
+  // Two steps may have been under way. A step that needs the scheduler would never end.
   for (const int rank : {0, 1}) {
     const auto before = steps_of(rank);
     EXPECT_TRUE(until([&] { return steps_of(rank) >= before + 10; })) << "rank " << rank;

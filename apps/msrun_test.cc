@@ -1,4 +1,4 @@
-// msrun and holdfast as a user has them: real processes, killed on purpose.
+// msrun and holdfast as a user runs them: real processes, killed on purpose.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -18,7 +18,8 @@
 namespace holdfast::apps {
 namespace {
 
-// What a scheduler is to a program that never calls init(): a process that ends at the job's end.
+// The programs of these tests never call init(). So their scheduler's process becomes a `sleep`,
+// which the agent ends with the job.
 constexpr const char* kStuckScheduler = "[ $MS_ROLE = MS_SCHED ] && exec sleep 1000; ";
 
 TEST(Msrun, SaysWhichProgramItDoesNotFind) {
@@ -45,7 +46,7 @@ TEST(Msrun, GivesUpOnAProgramThatFailsEveryTime) {
   const std::string output = job.output();
   EXPECT_TRUE(has(output, "exited with code 3")) << output;
   EXPECT_TRUE(has(output, "--max_restarts=2")) << output;
-  EXPECT_TRUE(has(output, "the reason why")) << output;  // The tail of its log.
+  EXPECT_TRUE(has(output, "the reason why")) << output;  // From the end of the worker's log.
   EXPECT_TRUE(has(output, job.logs + "/worker_")) << output;
   const auto starts = std::max(count(job.log("worker_0.log"), "the reason why"),
                                count(job.log("worker_1.log"), "the reason why"));
@@ -64,7 +65,7 @@ TEST(Msrun, RefusesAPortThatIsTaken) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// As that of a job that was killed the moment before, and is started again.
+// The port of a job that was killed a moment before may be free only a moment later.
 TEST(Msrun, TakesAPortThatIsFreeInAMoment) {
   Job job("dying-port");
   os::Fd other = os::listening_at(job.port, 1);
@@ -83,7 +84,7 @@ TEST(Msrun, RefusesAWrongSettingBeforeAnythingStarts) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// Of a shell, or of a job that it is part of.
+// Variables that msrun sets itself may be set before, by a shell or by an outer job.
 TEST(Msrun, LetsWhatItSetsItselfCountForNothingInItsEnvironment) {
   Job job("overridden");
   for (const auto name : config::given_by_msrun()) job.environment.push_back(cat(name, "=foo"));
@@ -106,7 +107,7 @@ TEST(Msrun, EndsItsSchedulerWhereNobodyAskedForARank) {
   for (const auto& word : toy_command(job, 1)) line += " " + word;
   job.launch({"--worker_num", "2", "--join", "True", "sh", "-c", line + "; echo done"});
   EXPECT_EQ(job.wait(), 0) << job.output();
-  // By its own insight; else it would be ended for want of it, after a grace of seconds.
+  // The scheduler ends the job itself. Else the agent would end the scheduler, seconds later.
   EXPECT_TRUE(has(job.log("scheduler.log"), "none has asked for a rank"))
       << job.log("scheduler.log");
   EXPECT_TRUE(job.nothing_left());
@@ -135,7 +136,7 @@ TEST(Msrun, RefusesAnOptionThatItDoesNotKnow) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// As with torchrun: "$@" after a script's own options says what is to be otherwise.
+// As with torchrun: a script can pass "$@" after its own options to let them be overridden.
 TEST(Msrun, TakesTheLastOfAnOptionThatIsGivenTwice) {
   Job job("twice");
   job.launch({"--worker_num=4", "--join=False", "--worker_num=1", "--join=True", "sh", "-c",
@@ -144,7 +145,7 @@ TEST(Msrun, TakesTheLastOfAnOptionThatIsGivenTwice) {
   EXPECT_EQ(job.log("worker_0.log"), "of 1\n");
 }
 
-// A variable of a script's that is not set.
+// A script's variable that is not set makes an option's value empty.
 TEST(Msrun, RefusesAnOptionWithoutAValueInPlaceOfTakingTheNextOptionForIt) {
   Job job("empty-value");
   job.launch({"--master_addr=", "--worker_num=1", "true"});
@@ -153,9 +154,10 @@ TEST(Msrun, RefusesAnOptionWithoutAValueInPlaceOfTakingTheNextOptionForIt) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// Which is not a port that another process has: no waiting helps.
+// Unlike a port that is taken, an address of another host does not become free: msrun must not
+// wait.
 TEST(Msrun, RefusesAnAddressThatIsNotOfThisHost) {
-  const std::string no_name(64, 'x');  // Too long for a name: no name server is asked.
+  const std::string no_name(64, 'x');  // Too long for a host name: no name server is asked.
   for (const std::string& address : {std::string("192.0.2.1"), no_name}) {
     Job job("foreign-address");
     job.launch({cat("--master_addr=", address), "--worker_num=1", "true"});
@@ -168,7 +170,7 @@ TEST(Msrun, RefusesAnAddressThatIsNotOfThisHost) {
   }
 }
 
-// Its processes could prove to nobody there that they belong to the job.
+// Without a token, its processes could not prove to the other host that they belong to the job.
 TEST(Msrun, RefusesToStartAPartOfAJobOfAnotherHostWithoutAToken) {
   Job job("no-token");
   const std::vector<std::string> part = {"--master_addr=192.0.2.1", "--worker_num=2",
@@ -196,7 +198,7 @@ TEST(Msrun, FailsAndSaysWhoCameWhereWorkersAreMissing) {
 }
 
 TEST(Msrun, EndsAllOnCtrlC) {
-  for (const int key : {SIGINT, SIGQUIT}) {  // Ctrl-C, and Ctrl-\\.
+  for (const int key : {SIGINT, SIGQUIT}) {  // Ctrl-C and Ctrl-\\.
     Job job(cat("interrupt-", key));
     job.launch(toy(job, 1'000'000, {"--worker_num", "2", "--spares", "1"}));
     ASSERT_TRUE(job.reaches(5)) << job.output();
@@ -225,7 +227,7 @@ TEST(Msrun, LeavesNothingRunningWhereItIsKilledItself) {
   job.signal(0, SIGKILL);
   EXPECT_EQ(job.wait(), 128 + SIGKILL);
   EXPECT_TRUE(until([&] { return job.processes().empty(); }, 10));
-  // Its files are still there; clean finds and removes them.
+  // The job's files are still there; `holdfast clean` finds and removes them.
   const auto clean = job.start({HOLDFAST, "clean"}, {});
   EXPECT_EQ(job.wait(clean, 30), 0);
   EXPECT_TRUE(has(job.output(), cat("removed /dev/shm/holdfast-", ::geteuid(), '/', job.name)))
@@ -309,7 +311,7 @@ TEST(Msrun, RunsInTheBackgroundUnlessToldToJoin) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// What a killed agent left under its name is not this job's.
+// Reports that a killed agent has left are those of another job, though it had the same name.
 TEST(Msrun, TellsOfNoRecoveryOfADeadJobOfItsName) {
   Job job("dead-reports");
   const auto directory = os::runtime_directory(job.name);
@@ -354,7 +356,7 @@ TEST(Msrun, SaysWhichLimitIsTooLowAndLeavesNothing) {
   EXPECT_GT(wanting, 5);
 }
 
-// The default folder is the current one: whoever starts two jobs in one shell has them there.
+// The default folder is the current one, so two jobs from one shell would share it.
 TEST(Msrun, RefusesTheLogFolderOfAJobThatRuns) {
   Job job("same-logs");
   job.launch(toy(job, 1'000'000, {"--worker_num", "1"}));
@@ -375,7 +377,7 @@ TEST(Msrun, RefusesTheLogFolderOfAJobThatRuns) {
     EXPECT_TRUE(job.log("msrun.log").empty());
     EXPECT_TRUE(other.nothing_left());
   }
-  // Neither is it the other's once that is over, however it came.
+  // The folder is free once the first job is over, also if its agent was killed.
   job.signal(0, SIGKILL);
   EXPECT_EQ(job.wait(), 128 + SIGKILL);
   Job last("same-logs-after");

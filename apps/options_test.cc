@@ -1,4 +1,4 @@
-// Every option of MindSpore's msrun, by `msrun` and by `holdfast run`: it does what it says, or is
+// Every option of MindSpore's msrun, in `msrun` and in `holdfast run`: it does what it says, or is
 // refused with a reason. python/tests/test_core_options.py reads the same table for Python.
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 namespace holdfast::apps {
 namespace {
 
-// The rows: an option, the exit code (2: refused), what the output has.
+// Rows of an option, its exit code (2: refused), and words that the output must have.
 nlohmann::json table() {
   const auto text = os::read_file(cat(HOLDFAST_SOURCE_DIR, "/apps/testing/msrun_options.json"));
   return nlohmann::json::parse(text ? *text : std::string("[]"));
@@ -53,7 +53,8 @@ std::string refused_by(const std::vector<std::string>& command) {
   return job.output();
 }
 
-// Who knows torchrun is told where its options are taken; a slip of the pen is not called one.
+// For an option of torchrun, the error names the command that takes it. A mistyped option is not
+// taken for one of torchrun.
 TEST(Options, OfTorchrunAreRefusedWithTheCommandThatTakesThem) {
   for (const char* option : {"--nproc-per-node=2", "--nproc_per_node=2", "--rdzv-id=a", "-m"}) {
     const std::string name = std::string(option).substr(0, std::string(option).find('='));
@@ -66,7 +67,7 @@ TEST(Options, OfTorchrunAreRefusedWithTheCommandThatTakesThem) {
   EXPECT_FALSE(has(words, "torchrun")) << words;
 }
 
-// What is offered is what there is.
+// The help describes how several hosts start a job.
 TEST(Options, HelpSaysHowAJobOfSeveralHostsIsStarted) {
   Job job("options");
   EXPECT_EQ(job.wait(job.start({MSRUN, "--help"}, {}), 30), 0);

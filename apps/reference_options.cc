@@ -9,9 +9,10 @@
 namespace holdfast::apps {
 namespace {
 
-constexpr std::int64_t kMostSeconds = 31'536'000;  // As MS_TOPO_TIMEOUT.
+constexpr std::int64_t kMostSeconds = 31'536'000;  // The limit of MS_TOPO_TIMEOUT.
 
-// An option that is taken where it asks for what happens anyway.
+// An option of MindSpore's with a fixed effect: it is accepted with values that ask for what
+// happens anyway, and refused with others.
 struct Fixed {
   const char* name;
   std::string ReferenceOptions::*value;

@@ -1,5 +1,5 @@
-// What MindSpore's msrun has besides our options: each does what it says, or is refused with a
-// reason.
+// The options that MindSpore's msrun has besides those of Holdfast. Each does what it says, or is
+// refused with a reason.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -11,7 +11,7 @@
 namespace holdfast::apps {
 
 struct ReferenceOptions {
-  std::string cluster_time_out;  // MS_TOPO_TIMEOUT of the job; empty: as the environment has it.
+  std::string cluster_time_out;  // Sets MS_TOPO_TIMEOUT of the job; empty: leaves it as it is.
   std::string bind_core = "False";
   std::string bind_numa = "False";
   std::string sim_level = "-1";
@@ -23,7 +23,7 @@ struct ReferenceOptions {
 
 void add_reference_options(CLI::App& app, ReferenceOptions& options);
 
-// Changes the job's environment as the options say. Error: one is refused, and why.
+// Changes the job's environment as the options say. Error: why an option is refused.
 [[nodiscard]] Status apply(const ReferenceOptions& options, std::vector<std::string>& environment);
 
 }  // namespace holdfast::apps

@@ -1,4 +1,5 @@
-// Rehearsals under msrun. Their processes are played by a few lines of shell that write a verdict.
+// Rehearsals under msrun. In most tests a few lines of shell, which write a verdict, stand for the
+// rehearsing process.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
@@ -42,7 +43,7 @@ std::string folder_of(const Job& job, int rank) {
   return cat("/dev/shm/holdfast-", ::geteuid(), '/', job.name, "/rehearsal-", rank);
 }
 
-// What `holdfast status` says.
+// The output of `holdfast status`.
 std::string shown(const Job& job, const std::string& how = "") {
   os::SpawnOptions options{.argv = {HOLDFAST, "status", "--job", job.name},
                            .environment = job.environment,
@@ -119,7 +120,7 @@ TEST(Rehearsal, GoesOnInASecondProcess) {
   interrupt(job);
 }
 
-// Not played: the toy itself makes a rank's step again.
+// Here the toy trainer itself rehearses: it makes a rank's step again.
 TEST(Rehearsal, OfAProgramThatKeepsAllIsEqual) {
   Job job("rehearsal-real");
   job.environment.emplace_back("HOLDFAST_REHEARSAL_INTERVAL=0");
@@ -128,7 +129,7 @@ TEST(Rehearsal, OfAProgramThatKeepsAllIsEqual) {
   job.launch(command);
   EXPECT_TRUE(shows(job, "worker 0 rehearsed at step ")) << shown(job) << job.output();
   EXPECT_TRUE(shows(job, "worker 1 rehearsed at step ")) << shown(job) << job.output();
-  // A fault under way costs nothing, and its successor is rehearsed.
+  // After a fault the successor is rehearsed, too.
   for (int rank = 0; rank < 2; ++rank) {
     const std::string name = cat("rehearsal_", rank, ".log");
     const std::size_t size = job.log(name).size();
@@ -229,7 +230,7 @@ TEST(Rehearsal, IsEndedByAFaultAndBeginsAnew) {
   EXPECT_TRUE(until([&] { return count(job.log("rehearsal_1.log"), "begins") == 2; }));
   EXPECT_TRUE(has(shown(job), "worker 0 rehearsed at step 5: equal")) << shown(job);
   EXPECT_FALSE(has(shown(job), "worker 1 ")) << shown(job);
-  // Its own death is no fault.
+  // The death of a rehearsing process is no fault of the job.
   const auto before = rehearsals(job, 1);
   for (const pid_t one : before) ::kill(one, SIGKILL);
   EXPECT_TRUE(shows(job, "worker 1 not audited: it was killed by signal 9")) << shown(job);

@@ -1,4 +1,4 @@
-// What a job tells: why it failed, its traces, its status, its progress on a terminal.
+// What a job reports: why it failed, its traces, its status, its progress on a terminal.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -22,8 +22,8 @@
 namespace holdfast::apps {
 namespace {
 
-// Stopped until the job has failed, the agent hears of it late. Were its scheduler gone by then,
-// it would start another one, which knows of nothing.
+// The agent is stopped until the job has failed, so it learns of the failure late. If the scheduler
+// were gone by then, the agent would start another one, which does not know the cause.
 TEST(Failure, BeforeTheAgentIsConnectedIsToldWithItsFirstCause) {
   Job job("first-moments");
   const std::string go = job.folder + "/go";
@@ -62,7 +62,7 @@ TEST(Failure, OfAFolderThatCanNotBeMadeComesBeforeAnythingStarts) {
 }
 
 using Fields = std::set<std::string>;
-using Table = std::map<std::string, Fields>;  // "writer event": its fields.
+using Table = std::map<std::string, Fields>;  // From "writer event" to the fields of that event.
 
 // The first table of docs/formats/trace.md.
 Table documented() {
@@ -138,17 +138,17 @@ TEST(Traces, HaveJustTheEventsAndFieldsThatAreDocumented) {
     }
   }
   for (const auto& [event, fields] : table) {
-    // An agent that is slow to tell of a death tells at once how it came.
-    // And with etcd alone there are other schedulers (tests/hosts/etcd_test.py).
+    // These may be missing. If an agent reports a death late, the report has the cause already, and
+    // there is no event `how`. The other two need etcd (tests/hosts/etcd_test.py).
     const bool is_rare =
         event == "scheduler how" || event == "scheduler stands_by" || event == "scheduler takeover";
     EXPECT_TRUE(seen.contains(event) || is_rare) << event;
   }
-  // A scheduler that all have heard lingers for nobody.
+  // A scheduler exits at once when all processes have heard of the job's end.
   EXPECT_LT(ends["agent end"] - ends["scheduler end"], 2.5);
 }
 
-// Its recovery takes as long as the scheduler's own report says.
+// The recovery in the picture takes as long as the scheduler's own report says.
 TEST(Timeline, OfARealJobShowsItsDeathAndItsRecovery) {
   Job job("timeline");
   const std::string folder = job.folder + "/trace";
@@ -168,7 +168,7 @@ TEST(Timeline, OfARealJobShowsItsDeathAndItsRecovery) {
   }
   const std::size_t at = svg->find("Recovery 1: ");
   ASSERT_NE(at, std::string::npos);
-  // The trace's line is written a moment after the time that the report has.
+  // Not equal: the line of the trace is written a moment after the time in the report.
   EXPECT_NEAR(std::atof(svg->c_str() + at + 12), reports[0]["first_step_ms"].get<double>(), 2)
       << svg->substr(at, 100);
 }
@@ -219,7 +219,7 @@ TEST(Status, AsJsonTellsOfRanksAndRecoveries) {
   EXPECT_EQ(job.wait(), 128 + SIGINT);
 }
 
-// A terminal whose other end we hold.
+// A pseudo-terminal; the test reads its master side.
 struct Terminal {
   os::Fd master{::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK)};
   std::string name;
@@ -254,7 +254,7 @@ TEST(Progress, OnATerminalCountsTheRecoveriesOfTheScheduler) {
   EXPECT_TRUE(until([&] { return has(terminal.read(), "  2/2 ranks  1 recovery"); }))
       << terminal.shown;
   EXPECT_FALSE(has(terminal.shown, "1 recoveries"));
-  // The new one of the two that count has it from its journal.
+  // The new scheduler has the number of recoveries from its journal.
   ASSERT_TRUE(job.kill("MS_ROLE=MS_SCHED"));
   ASSERT_TRUE(until([&] { return has(job.log("scheduler.log"), "serves again job"); }));
   ASSERT_TRUE(job.kill("MS_NODE_ID=0"));

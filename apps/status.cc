@@ -32,8 +32,9 @@ std::string number(const Json& json, const char* key, const char* format) {
   return text;
 }
 
-// A column of the table is left out where it would say nothing of any rank: a program that does not
-// train makes no steps, or steps without a loss. A loss that is no number is null, and is shown.
+// Whether some rank has a value other than 0 under this key. If not, the table omits the column: a
+// program that does not train makes no steps, or steps without a loss. A loss that is no number
+// comes as null, which counts as a value.
 bool is_told(const Json& ranks, const char* key) {
   return std::any_of(ranks.begin(), ranks.end(), [&](const Json& rank) {
     const auto found = rank.find(key);
@@ -59,7 +60,7 @@ void print_ranks(const Json& ranks) {
   }
 }
 
-// "spares on host1: 2 ready, 1 starting"; of those for one place each: "ready for 0, 1".
+// Prints "spares on host1: 2 ready, 1 starting"; for spares of one place each, "ready for 0, 1".
 void print_spares(const Json& spares) {
   std::map<std::string, std::map<std::string, std::pair<int, std::string>>> hosts;
   for (const auto& spare : spares) {
@@ -129,7 +130,7 @@ Result<std::string> query_status(const runtime::FoundJob& job, Duration timeout)
 
 int status(const std::string& job, bool json) {
   const auto chosen = choose_job(job);
-  // Who reads JSON finds JSON.
+  // With --json the complaint is JSON, too, so that a program can read it.
   const auto complain = [&](const std::string& text, int code) {
     std::fprintf(stderr, "holdfast: %s\n", text.c_str());
     const Json said = {{"error", text}, {"jobs", chosen.names}};

@@ -3,8 +3,8 @@
 
 namespace holdfast::apps {
 
-// Takes the arguments that follow the command. Returns the exit code: 0; 1 where there are no
-// traces or the picture can not be written, which is said; 2: a wrong command line.
+// Takes the arguments that follow the command. Returns the exit code: 0; 1: there are no traces, or
+// the picture can not be written; 2: a wrong command line. Prints what is wrong.
 int draw_timeline(int argc, const char* const* argv);
 
 }  // namespace holdfast::apps

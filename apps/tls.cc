@@ -50,7 +50,7 @@ bool is_host(const std::string& host) {
          std::all_of(host.begin(), host.end(), plain);
 }
 
-// Writes a role's certificate and key and, unless it was asked for, its password.
+// Writes a role's certificate and key; also its password, unless the user has typed that in.
 Status write_identity(const std::string& folder, tls::Role role, const tls::Authority& authority,
                       const NewOptions& options, const tls::Validity& validity) {
   const bool server = role == tls::Role::kServer;
@@ -84,7 +84,7 @@ std::string config_of(const NewOptions& options) {
   return json.dump(2) + "\n";
 }
 
-// All files of a new authority, in an empty folder.
+// Writes all files of a new authority into an empty folder.
 Status fill(const std::string& folder, const NewOptions& options) {
   tls::Validity validity;
   validity.until = std::chrono::hours(24 * options.days);
@@ -109,8 +109,8 @@ Status fill(const std::string& folder, const NewOptions& options) {
   return {};
 }
 
-// Makes all files in a folder beside the wanted one, which then gets its name. So there is all of
-// it or nothing, and nothing that was there is replaced.
+// Makes all files in a temporary folder, which is then renamed to the wanted one. So there are all
+// files or none, and nothing that exists is replaced.
 int make_new(const NewOptions& options) {
   auto wanted = std::filesystem::absolute(options.folder).lexically_normal().string();
   while (wanted.size() > 1 && wanted.back() == '/') wanted.pop_back();
@@ -149,13 +149,13 @@ int make_new(const NewOptions& options) {
   return 0;
 }
 
-// What a check has found.
+// What `holdfast tls check` has found.
 class Findings {
  public:
   void refuse(const std::string& what) { add(refused_, what); }
   void warn(const std::string& what) { add(warnings_, what); }
 
-  // Says them all; the exit code.
+  // Prints all findings, and returns the exit code.
   [[nodiscard]] int say() const {
     for (const auto& what : warnings_) std::printf("warning: %s\n", what.c_str());
     std::fflush(stdout);
@@ -164,7 +164,7 @@ class Findings {
   }
 
  private:
-  // Both roles find the same of what they share.
+  // Adds each finding once: both roles find the same about files that they share.
   static void add(std::vector<std::string>& to, const std::string& what) {
     if (std::find(to.begin(), to.end(), what) == to.end()) to.push_back(what);
   }
@@ -191,7 +191,7 @@ std::shared_ptr<tls::Context> check_role(const tls::Config& config, tls::Role ro
   return *context;
 }
 
-// A handshake in memory under one version of TLS.
+// Tries a handshake in memory under one version of TLS.
 void check_handshake(int version, const std::string& host, tls::Context& server,
                      tls::Context& client, Findings& findings) {
   const char* name = version == TLS1_2_VERSION ? "TLS 1.2" : "TLS 1.3";
@@ -246,7 +246,8 @@ int check(const std::string& path, char** environment) {
   }
   const auto server = check_role(*config, tls::Role::kServer, *settings, environment, findings);
   const auto client = check_role(*config, tls::Role::kClient, *settings, environment, findings);
-  // The certificate may be meant for another host than the default.
+  // Without MS_SCHED_HOST no name is checked: the certificate need not be for the default of that
+  // variable.
   const std::string host = is_set(environment, "MS_SCHED_HOST") ? settings->sched_host : "";
   if (server && client) {
     check_handshake(TLS1_2_VERSION, host, *server, *client, findings);

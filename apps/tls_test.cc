@@ -1,4 +1,4 @@
-// `holdfast tls`: what `new` makes is what `check` accepts, and what `check` refuses it names.
+// `holdfast tls`: `check` accepts what `new` makes, and names everything that it refuses.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ bool has(const std::string& text, std::string_view part) {
 
 class Tls : public testing::Test {
  protected:
-  // Runs `holdfast tls` without a terminal; returns its exit code. What it says is in `said`.
+  // Runs `holdfast tls` without a terminal; returns the exit code. Its output is in `said`.
   int run(const std::vector<std::string>& words, std::vector<std::string> environment = {}) {
     std::filesystem::remove(folder / "output");
     os::SpawnOptions options;
@@ -51,7 +51,7 @@ class Tls : public testing::Test {
     return run({"check", made + "/config.json"}, std::move(environment));
   }
 
-  // Replaces what a file of the new folder has.
+  // Replaces `part` in a file of the new folder by `by`.
   void replace(const std::string& name, const std::string& part, const std::string& by) {
     auto bytes = *os::read_file(made + "/" + name);
     const auto at = bytes.find(part);
@@ -123,7 +123,7 @@ TEST_F(Tls, CheckSaysAllThatWouldBeRefused) {
   replace("config.json", "ECDHE-ECDSA-AES128-GCM-SHA256", "AES128-SHA");
   EXPECT_EQ(check(), 1);
   EXPECT_TRUE(has(said, "weak ciphers: AES128-SHA")) << said;
-  EXPECT_EQ(said.find("weak ciphers"), said.rfind("weak ciphers"));  // Not once for each role.
+  EXPECT_EQ(said.find("weak ciphers"), said.rfind("weak ciphers"));  // Once, not for each role.
 }
 
 TEST_F(Tls, CheckComparesTheServersNames) {
@@ -188,7 +188,7 @@ TEST_F(Tls, AWrongCommandLineIsSaidAsSuch) {
     EXPECT_TRUE(has(said, "holdfast tls: ")) << said;
   }
   EXPECT_FALSE(std::filesystem::exists(made));
-  EXPECT_EQ(run({"new", "--hosts", "a,b", made}), 0) << said;  // The folder is no third host.
+  EXPECT_EQ(run({"new", "--hosts", "a,b", made}), 0) << said;  // `made` must not become a host.
 }
 
 }  // namespace

@@ -16,7 +16,8 @@
 namespace holdfast::apps {
 namespace {
 
-// Takes the Python package from beside this program where it is not installed.
+// A Python program that runs holdfast.verify. If the package is not installed, it takes the one
+// beside this program.
 constexpr const char* kBecome =
     "import sys\n"
     "sys.path += sys.argv[1:3]\n"

@@ -21,12 +21,12 @@ constexpr Duration kPatience = std::chrono::seconds(5);
 // Below this many lines (64 KiB of each array) waking another thread costs more than it saves.
 constexpr std::uint64_t kLinesWorthAThread = 512;
 
-// Zeros, at path + ".new".
+// Makes a new file of zeros at path + ".new"; from `prepared`, if its size is right.
 Result<os::Mapping> zeros(const std::string& path, std::uint64_t bytes,
                           std::unique_ptr<os::Unnamed> prepared) {
   const bool fits = prepared && prepared->mapping.bytes().size() == bytes;
   if (fits && os::give_draft_name(*prepared, path)) return std::move(prepared->mapping);
-  prepared.reset();  // Else its memory might be what is missing.
+  prepared.reset();  // Frees its memory: make_file() may need it.
   return os::make_file(path, bytes);
 }
 
@@ -50,7 +50,7 @@ Result<os::Mapping> create(const std::string& path, const Layout& layout, std::u
   return mapping;
 }
 
-// Holds slots of the update for as long as it lives.
+// Locks the first `count` slots of an update, for as long as it lives.
 class SlotLocks {
  public:
   SlotLocks(Slot* slots, std::size_t count) : slots_(slots) {
@@ -123,7 +123,7 @@ struct Arena::State {
     return k == 0 ? streams.m : streams.v;
   }
 
-  // As it was left in a file that has a version.
+  // Opens a file that has a version, and finishes an update that a dead process began.
   static Result<Arena> recovered(const std::string& path, ArenaFile file);
   Status recover();
   void split(std::size_t threads);
@@ -135,7 +135,7 @@ struct Arena::State {
   const os::Mapping& mapping;
   Streams streams;
   std::uint64_t floats;
-  std::uint64_t private_offsets[2];  // The layout works them out from all parameters, each time.
+  std::uint64_t private_offsets[2];  // Kept: the layout computes them from all parameters.
   std::vector<std::uint64_t> offsets;
   std::unique_ptr<os::Pool> pool;
 };
@@ -335,7 +335,7 @@ void Arena::finish() {
 }
 
 void Arena::settle(Version v) {
-  HF_ASSERT(state_->layout.parameters.empty());  // So there is nothing to update.
+  HF_ASSERT(state_->layout.parameters.empty());  // A step then needs no update.
   if (fresh()) return;
   if (v == version()) unstage();
   if (v == staged()) publish(state_->header().version, v);

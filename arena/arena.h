@@ -39,11 +39,11 @@ struct UpdateArguments {
   double weight_decay = 0;  // Added to the gradient (L2); kAdamW: decoupled.
   std::uint64_t update_count =
       1;                      // kAdam, kAdamW: this update's number for bias correction, from 1.
-  double clip_norm = 0;       // The greatest norm that all gradients together keep; 0: any.
-  double gradient_scale = 1;  // What clip_norm comes to for this step's; set by stage().
+  double clip_norm = 0;       // Clips all gradients together to this norm; 0: no clipping.
+  double gradient_scale = 1;  // The factor that clips this step's gradients; set by stage().
 };
 
-// Where in the data a version stands. Not interpreted here.
+// The place in the data at which a version goes on. Kept for the caller, and not interpreted.
 struct Position {
   std::uint64_t epoch = 0;
   std::uint64_t index = 0;    // Steps done within the epoch.
@@ -51,7 +51,7 @@ struct Position {
   friend bool operator==(const Position&, const Position&) = default;
 };
 
-// Some of a rank's private bytes.
+// A range of a rank's private bytes.
 struct Range {
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
@@ -62,9 +62,9 @@ struct Parts {
   std::uint64_t count = 0;
   Range ranges[kMostParts];
 
-  // Of so many bytes: in order, none over another.
+  // Whether the ranges lie within `bytes` bytes, ascend and do not overlap.
   [[nodiscard]] bool fit(std::uint64_t bytes) const;
-  // Requires: they fit.
+  // Requires: fit().
   [[nodiscard]] std::span<const Range> all() const { return std::span(ranges).first(count); }
 };
 
@@ -73,8 +73,8 @@ struct StagedStep {
   std::span<const std::byte> private_bytes;
   UpdateArguments arguments;
   Position position;  // After this step.
-  // Those private bytes that are ever read again, in order, at most kMostParts; none: all. An arena
-  // keeps the rest as well, but it need not go to another host.
+  // The ranges of private bytes that are in use, ascending, at most kMostParts; none: all are. The
+  // arena keeps the other bytes as well, but they need not be copied to another host.
   std::span<const Range> used = {};
 };
 
@@ -89,12 +89,13 @@ class Arena {
   // Errors: kUser if the layout differs within the same run (names the first difference). kWorld if
   // the file is truncated or corrupt, if the file system has no room (names the directory and the
   // bytes), or if the former process still lives in the midst of an update.
-  // `prepared`: becomes a new file if it has its size; Layout::file_bytes() zeros on the same file
-  // system. May be null.
+  // `prepared`: becomes the new file, if one is made and the size is right. It has to hold zeros,
+  // Layout::file_bytes() of them, on the same file system. May be null.
   [[nodiscard]] static Result<Arena> open(const std::string& path, const Layout& layout,
                                           std::uint64_t run_id,
                                           std::unique_ptr<os::Unnamed> prepared = nullptr);
-  // The same with what was held for a rank in this run, however large. Errors: nothing is.
+  // Opens an arena that holds another rank's private bytes (Layout::held_for()), of any size.
+  // Error: the file holds nothing of this run.
   [[nodiscard]] static Result<Arena> open_held(const std::string& path, std::uint64_t run_id);
 
   Arena(Arena&&) noexcept;
@@ -124,7 +125,7 @@ class Arena {
   // The private bytes of version v (place v % 2). Those of version() are committed. Those of
   // version() + 1 may be filled before stage().
   [[nodiscard]] std::span<std::byte> private_bytes(Version v);
-  // Which of them are in use. Requires: has(v).
+  // The ranges of private_bytes(v) that are in use. Requires: has(v).
   [[nodiscard]] std::vector<Range> used(Version v) const;
 
   // Commits version v: 0, or that of a checkpoint. The caller has filled parameters, moments and
@@ -147,12 +148,12 @@ class Arena {
   void update(std::size_t threads);
   // For a staged version that a plan declares committed: update(1) if one is staged, else nothing.
   void finish();
-  // The rank for which it is held is at version v: a step that was staged after it is void, one
-  // that led to it is made.
+  // For an arena that is held for another rank, which is at version v by now. If v == version(), a
+  // staged step is void. If v == staged(), that step is committed.
   void settle(Version v);
 
-  // Of parameters and moments, which are equal on all ranks of one version; not of private bytes.
-  // Reads the whole state. Meaningless while fresh.
+  // A digest of parameters and moments, which are equal on all ranks of one version. Private bytes
+  // are not in it. Reads the whole state. Meaningless while fresh.
   [[nodiscard]] std::uint64_t digest() const;
 
  private:

@@ -356,7 +356,7 @@ TEST(Arena, IsMadeOfWhatWasPreparedForIt) {
     return status.st_ino;
   };
   for (const std::uint64_t more :
-       {std::uint64_t{0}, std::uint64_t{4096}}) {  // Of another size it is of no use.
+       {std::uint64_t{0}, std::uint64_t{4096}}) {  // A file of another size is not used.
     auto prepared = prepare(layout.file_bytes() + more);
     EXPECT_TRUE(std::filesystem::is_empty(directory.file(""))) << "it goes with this process";
     const auto inode = inode_of(prepared->file);
@@ -366,7 +366,7 @@ TEST(Arena, IsMadeOfWhatWasPreparedForIt) {
     EXPECT_TRUE(arena->fresh());
     start(*arena);
     take_step(*arena);
-    // What is there already is taken up.
+    // An arena that exists is opened, and the prepared file is not used.
     auto again = Arena::open(path, layout, 7, prepare(layout.file_bytes()));
     ASSERT_TRUE(again);
     EXPECT_EQ(again->version(), 1U);
@@ -465,7 +465,7 @@ INSTANTIATE_TEST_SUITE_P(All, Arithmetic,
                          ::testing::Combine(::testing::Values(Optimizer::kSgd, Optimizer::kMomentum,
                                                               Optimizer::kAdam, Optimizer::kAdamW),
                                             ::testing::Values(0.0, 0.05),
-                                            ::testing::Values(0.0, 30.0),  // Of 61, 31, 20, 15.
+                                            ::testing::Values(0.0, 30.0),  // Norms: 61 down to 15.
                                             ::testing::Values(1U, 2U, 3U)));
 
 TEST(Arena, ConvergesOnAParabola) {  // Guards against a sign or a scale wrong in both loops.

@@ -15,7 +15,8 @@ Error moved(const std::string& path, Version expected) {
                             "; nothing usable was copied.")};
 }
 
-// Whether this version is whole. A step of what is held needs no update.
+// Whether the file has this version complete. In an arena that is held for another rank, a staged
+// step is complete: it needs no update.
 bool has(const Header& header, const Layout& layout, Version v) {
   const Version version = load(header.version);
   if (version == kNoVersion) return false;
@@ -56,7 +57,7 @@ Result<Departure> departure(const std::string& path, Version version, std::uint6
   return Departure{std::move(file->found), ranges_of(file->head, version, private_bytes)};
 }
 
-// Whether it is what is expected; then it is known what of it belongs where.
+// Checks that a file's head is what is expected, and computes which of its ranges have to come.
 Status Arrival::see(From from, const Head& head, const std::string& name) {
   if (head.header.fixed.run_id != arena_.run_id()) {
     return Error{Blame::kPeer, cat("The arena ", name, " is of another run than ", arena_.path(),
@@ -115,7 +116,7 @@ Status Arrival::copy(From from, const std::string& path) {
 
 // ---- Of another host ----------------------------------------------------------------------------
 
-// Its beginning has come.
+// Checks the beginning of the file, which has come, and makes the arena fresh.
 Status Arrival::see(const Coming& coming) {
   const auto head = head_in(beginning_, coming.file_bytes, coming.name);
   if (!head) return head.error();
@@ -145,7 +146,7 @@ Result<std::span<std::byte>> Arrival::place(const Coming& coming, std::size_t ra
 }
 
 Status Arrival::came(const Coming& coming) {
-  auto seen = see(coming);  // Once more: now it is known that it came as it was sent.
+  auto seen = see(coming);  // Again: only now the digest has shown that the beginning is unchanged.
   is_here(coming.from) = seen.has_value();
   return seen;
 }

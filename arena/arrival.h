@@ -1,11 +1,11 @@
-// Arrival: an arena becomes a copy of what other ranks have of one version: the state from a rank's
-// arena, and perhaps the private bytes that only its own rank had from the arena in which they are
-// held for it. Each of the two is a file of this host, or comes piece by piece from another one:
-// then straight to where it is to lie.
+// Arrival: fills an arena with one version that other ranks have. There are two sources. The state
+// comes from another rank's arena (kRank). Private bytes that no other rank has come from the arena
+// that a holder keeps for this rank (kHolder). Each source is a file of this host, or comes from
+// another host piece by piece, straight to its place in the arena.
 //
-// Nothing of the arena is touched before the file's beginning has shown that it is what is
-// expected. From then on the arena is fresh, and after an error or a death it stays so. Each of the
-// two may be begun anew. end() comes last.
+// The arena is not touched before the beginning of the source's file has shown that it is what is
+// expected. From then on the arena is fresh, and after an error or a death it stays so. Each source
+// may be begun anew. end() comes last.
 //
 // Thread-safety: one thread at a time.
 #pragma once
@@ -24,14 +24,15 @@ namespace holdfast::arena {
 
 struct Head;
 
-// What another host needs of a file at one version: no gradients. In order, none empty. The first
-// is the file's beginning.
+// The ranges of an arena file that another host needs at one version: all but the gradients.
+// Ascending, none empty. The first is the file's beginning.
 struct Departure {
   os::Found file;
   std::vector<Range> ranges;
 };
-// So many private bytes, from the first on; of what is held, those that are in use. Errors: there
-// is no such file of an arena; the version is not held.
+// `private_bytes`: how many of a rank's private bytes, from the first on. (Of an arena that is held
+// for another rank, all that are in use.) Errors: there is no such arena file; what is held is not
+// at this version.
 [[nodiscard]] Result<Departure> departure(const std::string& path, Version version,
                                           std::uint64_t private_bytes);
 
@@ -39,8 +40,8 @@ class Arrival {
  public:
   enum class From : std::uint8_t { kRank, kHolder };
 
-  // So many private bytes, from the first on, come with the state. Those behind come from a holder
-  // if they are held for `ward`; kNoRank: they stay as they are. `arena` outlives this.
+  // The first `private_bytes` private bytes come with the state. The rest come from the arena that
+  // is held for rank `ward`; kNoRank: they stay as they are. `arena` must outlive this.
   Arrival(Arena& arena, Version version, std::uint64_t private_bytes, Rank ward = kNoRank)
       : arena_(arena),
         version_(version),
@@ -48,24 +49,24 @@ class Arrival {
         held_(Layout::held_for(ward, arena.layout().private_bytes - private_bytes)),
         rest_is_here_(ward == kNoRank) {}
 
-  // From a file of this host. A rank's arena must stand still at the version. Compares the digests
-  // of both.
+  // Copies from a file of this host. Requires: a rank's arena stands still at the version. Compares
+  // the digests of both arenas.
   [[nodiscard]] Status copy(From from, const std::string& path);
 
-  // From another host: which ranges of a file of so many bytes come.
+  // What comes from another host: ranges of a file of `file_bytes` bytes.
   struct Coming {
     From from = From::kRank;
     std::string name;  // For errors.
     std::uint64_t file_bytes = 0;
     std::vector<Range> ranges;
   };
-  // Where the bytes of a range are to lie. Each is asked for when those before it have come; the
-  // first one begins anew. Errors: this is not what is expected.
+  // The memory for the bytes of range number `range`. Call it when all earlier ranges have come;
+  // range 0 begins the source anew. Error: what came is not what is expected.
   [[nodiscard]] Result<std::span<std::byte>> place(const Coming& coming, std::size_t range);
-  // All of them have come as they were sent: their digest was right.
+  // Call it when all ranges have come, and their digest was right.
   [[nodiscard]] Status came(const Coming& coming);
 
-  // The arena is at the version. Errors: not all is here.
+  // Commits the version in the arena. Error: not all has come.
   [[nodiscard]] Status end();
 
  private:
@@ -79,11 +80,11 @@ class Arrival {
   Arena& arena_;
   const Version version_;
   const std::uint64_t private_bytes_;
-  const Layout held_;  // The layout of what is held.
+  const Layout held_;  // The layout of the arena that is held for `ward`.
   bool state_is_here_ = false;
   bool rest_is_here_;
-  std::vector<std::byte> beginning_;  // Of the file that comes now.
-  std::vector<Range> expected_;       // The ranges of the file that was seen last.
+  std::vector<std::byte> beginning_;  // The beginning of the file that comes now.
+  std::vector<Range> expected_;       // The ranges that the last checked file has to send.
   Position position_;
 };
 

@@ -1,4 +1,4 @@
-// What comes of another host's files, in an arena: all of it, or nothing.
+// Arrival: a version comes into an arena completely, or not at all.
 #include "arena/arrival.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ class ArrivalTest : public ::testing::Test {
     pattern(source_.private_bytes(kVersion), 4);
     source_.begin(kVersion, {.epoch = 1, .index = 2, .samples = 3});
     hold(held_, kVersion);
-    pattern(lost_.private_bytes(kVersion), 9);  // What is of no use stays.
+    pattern(lost_.private_bytes(kVersion), 9);  // Bytes that are not in use keep this pattern.
   }
   Arena open(const std::string& name, const Layout& layout = kLayout) {
     auto arena = Arena::open(directory_.file(name), layout, kArrivalRun);
@@ -58,7 +58,7 @@ class ArrivalTest : public ::testing::Test {
     held.begin(v, {.epoch = 9}, used);
   }
 
-  // As runtime/worker/state_transfer does it, but for the network.
+  // Does what runtime/worker/state_transfer does, without a network.
   static Status bring(Arrival& arrival, const Arrival::Coming& coming, std::size_t ranges) {
     const auto file = os::read_file(coming.name);
     EXPECT_TRUE(file);
@@ -128,7 +128,7 @@ TEST_F(ArrivalTest, BringsEachByteToItsPlace) {
   }
 }
 
-// What has come but for its digest, or only in part, is nothing; the same may come once more.
+// What came only in part, or was not confirmed by came(), counts for nothing. It may come again.
 TEST_F(ArrivalTest, WhatHasNotComeWholeCountsForNothing) {
   lost_.begin(2, {});
   Arrival arrival(lost_, kVersion, kCommon, kWard);
@@ -145,7 +145,7 @@ TEST_F(ArrivalTest, WhatHasNotComeWholeCountsForNothing) {
     ASSERT_TRUE(bring(arrival, rest, ranges));
     EXPECT_FALSE(arrival.end());
   }
-  // One that is begun anew is not here any more.
+  // A source that is begun anew counts as missing.
   ASSERT_TRUE(bring(arrival, rest));
   ASSERT_TRUE(bring(arrival, coming, 2));
   EXPECT_FALSE(arrival.end());
@@ -220,7 +220,7 @@ TEST_F(ArrivalTest, WhatIsHeldOfAnotherIsNotTaken) {
   refused(coming, kWard, "a rank's own there and held for rank 3 here");
 }
 
-// The holder has staged it only: it needs no update.
+// The holder has only staged the version. That is enough: what is held needs no update.
 TEST_F(ArrivalTest, AStagedVersionOfWhatIsHeldIsWhole) {
   hold(held_, kVersion - 1);
   pattern(held_.private_bytes(kVersion), 5);
@@ -233,7 +233,7 @@ TEST_F(ArrivalTest, AStagedVersionOfWhatIsHeldIsWhole) {
   expect_whole(lost_);
 }
 
-// Of what is held, nothing of which is in use, only the beginning comes.
+// If none of the held bytes are in use, only the file's beginning comes.
 TEST_F(ArrivalTest, NothingInUseIsAllOfIt) {
   hold(held_, kVersion, {{0, 0}});
   const auto coming = coming_of(held_);

@@ -29,8 +29,9 @@ namespace {
 using testing::Directory;
 using testing::Reference;
 
-// Kills that cut an update or a recovery, for each optimizer and number of threads, and such that
-// cut a copy; others do not count. And kills in a creation. A nightly run has four times as many.
+// How many kills must hit an update or a recovery (kHits: for each optimizer and number of threads)
+// and a copy; kills at other moments do not count. Then how many kills there are in a creation. A
+// nightly run has four times as many.
 #ifdef HOLDFAST_SANITIZED
 constexpr std::size_t kHits = 60;
 constexpr std::size_t kCutCopies = 10;
@@ -47,13 +48,13 @@ const auto kThreads = ::testing::Values(2U);  // TSan sees nothing in the update
 const auto kThreads = ::testing::Values(1U, 2U);
 #endif
 constexpr std::uint64_t kElements = 60'000;
-// In a life's first update threads are still made; its second is the one to be hit.
+// The kill should hit the second update of a process: in the first, threads are still being made.
 constexpr int kStepsInALife = 2;
 constexpr std::uint64_t kRunId = 42;
 constexpr std::size_t kGradientShift = 1024;
 
-// Starts the clock of the caller's death. A timer of the kernel and not a parent's kill(): its
-// interrupt comes in the midst of running code, and a busy machine does not make it late.
+// Kills the caller after `delay_ns`, by a timer of the kernel. Unlike a parent's kill(), the
+// timer's interrupt comes in the middle of running code, and is not late on a busy machine.
 void die_in(std::int64_t delay_ns) {
   sigevent event{};
   event.sigev_notify = SIGEV_SIGNAL;
@@ -115,7 +116,7 @@ class Script {
             .momentum = 0.9,
             .weight_decay = n % 3 == 0 ? 0.01 : 0,
             .update_count = n,
-            .clip_norm = n % 4 == 0 ? 0.0 : 100.0};  // Of a norm of about 160.
+            .clip_norm = n % 4 == 0 ? 0.0 : 100.0};  // The norm is about 160.
   }
   [[nodiscard]] std::vector<std::byte> private_bytes(Version n) const {
     return std::vector<std::byte>(layout_.private_bytes, static_cast<std::byte>(n % 251));
@@ -160,7 +161,7 @@ class Script {
   std::vector<float> values_;
 };
 
-// Where a kill cut; read from the file as it lies.
+// What a kill interrupted, read from the file without opening the arena.
 struct Cut {
   Version version = kNoVersion;
   bool updating = false;

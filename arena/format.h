@@ -30,7 +30,7 @@ struct Fixed {
   std::uint64_t magic = kMagic;
   std::uint64_t format = kFormat;
   std::uint64_t run_id = 0;
-  std::uint64_t fingerprint = 0;  // Of the layout; also the digest of its text.
+  std::uint64_t fingerprint = 0;  // Layout::fingerprint(): the digest of the layout text.
   std::uint64_t layout_bytes = 0;
   std::uint64_t file_bytes = 0;
   std::uint64_t check = 0;  // Digest of all above.
@@ -39,7 +39,7 @@ struct Fixed {
 struct Record {
   Position position;
   UpdateArguments arguments;
-  Parts used;  // Of the private bytes; none: all.
+  Parts used;  // The ranges of private bytes that are in use; none: all.
 };
 
 struct Header {
@@ -50,7 +50,7 @@ struct Header {
   std::uint64_t staged;   // version or version + 1
   std::uint64_t updating;
   std::uint64_t threads;  // Slots in use by the update begun.
-  Record records[2];      // Of version v in [v % 2].
+  Record records[2];      // The record of version v is records[v % 2].
 };
 static_assert(sizeof(Header) <= kPageBytes);
 

@@ -1,4 +1,4 @@
-// What the beginning of an arena's file says, and where its regions lie. Of this room alone.
+// Reads the beginning of an arena's file and finds its regions. Only for the files of this folder.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@ namespace holdfast::arena {
 [[nodiscard]] Error damaged(const std::string& path, const char* what);
 [[nodiscard]] std::uint64_t check_of(const Fixed& fixed);
 
-// Errors: what changes in the header can not be so. Requires: it has a version.
+// Checks those words of the header that change. Error: they can not be right. Requires: the header
+// has a version.
 [[nodiscard]] Status check_words(const Header& header, const Layout& layout,
                                  const std::string& path);
 // Which private bytes of a version are in use. Requires: the words were checked, and the version is
@@ -34,7 +35,7 @@ struct Head {
     return header.fixed.run_id == run_id && header.version != kNoVersion;
   }
 };
-// Of a file of so many bytes, the first of which these are.
+// Reads the head of a file of `file_bytes` bytes, of which `bytes` are the first.
 [[nodiscard]] Result<Head> head_in(std::span<const std::byte> bytes, std::uint64_t file_bytes,
                                    const std::string& path);
 
@@ -47,7 +48,7 @@ struct ArenaFile {
 [[nodiscard]] Result<ArenaFile> file_at(const std::string& path, os::Access access);
 
 [[nodiscard]] Streams streams_of(const os::Mapping& mapping, const Layout& layout);
-// Of parameters and moments.
+// The digest of parameters and moments.
 [[nodiscard]] std::uint64_t digest_of(const Streams& streams, std::uint64_t floats);
 
 }  // namespace holdfast::arena

@@ -1,4 +1,4 @@
-// What is held for a rank of another host: an arena that follows that rank.
+// Arenas that are held for a rank of another host, and follow its versions.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -84,7 +84,7 @@ TEST_F(HeldArena, IsFoundByAnotherProcess) {
   EXPECT_FALSE(Arena::open_held(own->path(), kRun));
 }
 
-// What a file says that was left by a process killed at any moment is true.
+// After a kill at any moment, the versions that the file claims to have are complete.
 TEST_F(HeldArena, IsTrueAfterAnyKill) {
   for (int round = 0; round < 200; ++round) {
     std::filesystem::remove(path_);
@@ -106,7 +106,7 @@ TEST_F(HeldArena, IsTrueAfterAnyKill) {
     ::kill(child, SIGKILL);
     ASSERT_EQ(::waitpid(child, nullptr, 0), child);
     auto held = Arena::open_held(path_, kRun);
-    if (!held) continue;  // It had not come so far.
+    if (!held) continue;  // Killed before there was a version.
     ASSERT_TRUE(is_whole(*held, held->version())) << held->version();
     ASSERT_TRUE(is_whole(*held, held->staged())) << held->staged();
   }

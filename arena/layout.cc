@@ -36,7 +36,7 @@ std::string owner(const Layout& layout) {
   return layout.ward == kNoRank ? "a rank's own" : cat("held for rank ", layout.ward);
 }
 
-// Of to_text(), which every offset depends on, without making it.
+// The size of to_text(), computed without making the text: every offset depends on it.
 std::uint64_t text_bytes(const Layout& layout) {
   const auto digits = [](auto number) { return std::to_string(number).size(); };
   std::uint64_t bytes = kTitle.size() + digits(static_cast<unsigned>(layout.optimizer)) +

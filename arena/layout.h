@@ -32,11 +32,11 @@ struct Layout {
   std::vector<Entry> parameters;
   Optimizer optimizer = Optimizer::kSgd;
   std::uint64_t private_bytes = 0;  // Size of what differs between ranks; kept twice.
-  Rank ward = kNoRank;              // For whom it is held; kNoRank: it is a rank's own.
+  Rank ward = kNoRank;              // Held for this rank of another host; kNoRank: a rank's own.
 
   [[nodiscard]] static Layout held_for(Rank ward, std::uint64_t private_bytes);
 
-  // If anything above differs, this differs, but for a chance of 2^-64.
+  // A digest of all above: equal for equal layouts, different for others but for a chance of 2^-64.
   [[nodiscard]] std::uint64_t fingerprint() const;
 
   // Where parameter i begins within each region (parameters, each moment, gradients), in floats;

@@ -18,7 +18,7 @@ struct Directory : os::TemporaryFolder {
   [[nodiscard]] std::string file(const std::string& name) const { return *this / name; }
 };
 
-// With so many private bytes, from the first on.
+// Copies another rank's arena, with the first `private_bytes` private bytes.
 inline Status copy(Arena& to, const std::string& path, Version version,
                    std::uint64_t private_bytes) {
   Arrival arrival(to, version, private_bytes);

@@ -60,12 +60,12 @@ TEST(Tls, AWrongFileIsNamed) {
   EXPECT_EQ(said.find("secret"), std::string::npos) << said;
 }
 
-// What hf_register() gives, takes and refuses.
+// Tests hf_register(): wrong arguments, new memory, and a sum in it.
 void expect_registered_memory_to_serve(hf_session* session) {
   hf_memory* memory = nullptr;
   EXPECT_EQ(hf_register(session, nullptr, 100, nullptr), HF_USER);
   EXPECT_EQ(hf_register(session, nullptr, 0, &memory), HF_USER);
-  // By chance, any address without the 1 could be a page's.
+  // An odd address: any other might happen to be the start of a page.
   EXPECT_EQ(hf_register(session, reinterpret_cast<char*>(&memory) + 1, 100, &memory), HF_USER);
   EXPECT_NE(std::string(hf_last_error()).find("multiple of 4096"), std::string::npos);
   ASSERT_EQ(hf_register(session, nullptr, 100, &memory), HF_OK) << hf_last_error();
@@ -82,7 +82,7 @@ void expect_registered_memory_to_serve(hf_session* session) {
   hf_unregister(nullptr);
 }
 
-// In a world of its own: what threads may do at once.
+// In a process without a job: several threads use the same groups at once.
 TEST(CInterface, ServesThreadsThatUseOneGroupOneAfterTheOther) {
   hf_worker* worker = nullptr;
   ASSERT_EQ(hf_start(&worker), HF_OK) << hf_last_error();

@@ -11,7 +11,7 @@ namespace {
 
 thread_local std::string sentence;
 
-// In the order of Blame and of collective::Outcome.
+// Indexed by Blame and by collective::Outcome.
 constexpr hf_status kOfBlame[] = {HF_USER, HF_PEER, HF_WORLD};
 constexpr hf_status kOfOutcome[] = {HF_OK, HF_ABORTED, HF_LEFT, HF_MISMATCH};
 

@@ -1,4 +1,4 @@
-// The collectives' part of c.h.
+// The functions of c.h for groups and collectives.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -67,7 +67,7 @@ std::span<const std::byte> bytes_at(const void* data, uint64_t bytes) {
   return {static_cast<const std::byte*>(data), bytes};
 }
 
-// Now, or on the group's own thread if the caller wants a handle of it.
+// Runs the operation now or, if `work` is not null, starts it on the group's own thread.
 hf_status carry_out(Result<Operation> operation, hf_work** work) {
   if (!operation) return report(operation.error());
   if (work == nullptr) return report((*std::move(operation)).run());
@@ -169,7 +169,7 @@ hf_status hf_all_to_all(hf_group* group, const void* send, const uint64_t* send_
     return report(user_error("hf_all_to_all() needs both arrays of sizes, or none"));
   }
   const int n = group->team->size();
-  // What is sent is only read.
+  // Blocks has no const form; `send` is only read.
   Blocks out{bytes_at(const_cast<void*>(send), 0).data(), sizes(send_bytes, block_bytes, n)};
   Blocks in{bytes_at(receive, 0).data(), sizes(receive_bytes, block_bytes, n)};
   return carry_out(

@@ -29,11 +29,11 @@ struct hf_memory {
 
 struct hf_worker {
   std::unique_ptr<holdfast::runtime::Worker> worker;
-  // Of the early groups; made by the first.
+  // The generation of the early groups; made by the first hf_early_group_open().
   std::shared_ptr<holdfast::collective::CurrentGeneration> early;
-  std::string directory;  // What an hf_place points to.
-  bool opened = false;
-  std::unique_ptr<holdfast::os::Unnamed> prepared;  // By hf_prepare().
+  std::string directory;                            // hf_place::directory points to it.
+  bool opened = false;                              // hf_open() has succeeded.
+  std::unique_ptr<holdfast::os::Unnamed> prepared;  // By hf_prepare(), for hf_open().
 };
 
 struct hf_session {
@@ -41,15 +41,15 @@ struct hf_session {
   std::unique_ptr<holdfast::runtime::Session> session;
   hf_group world;
   Phase phase = Phase::kOpen;
-  bool reduced = false;  // The step under way has sums of hf_reduce(), so it must be ended.
-  pid_t owner = 0;       // The process that opened it; a forked child has a copy.
+  bool reduced = false;  // hf_reduce() was called in this step, so it must not be given up.
+  pid_t owner = 0;       // The process that opened it. In a forked child, another process.
 };
 
 namespace holdfast::capi {
 
-inline constexpr Generation kEarly = 1;  // Of the early groups: their only one.
+inline constexpr Generation kEarly = 1;  // The only generation of early groups.
 
-// Makes the handle of some ranks of a job. `prefix`: see collective::Team::open().
+// Makes the handle of a group of some ranks. `prefix`: see collective::Team::open().
 hf_status open_group(std::shared_ptr<collective::CurrentGeneration> current,
                      const runtime::Identity& identity, const std::int32_t* ranks,
                      std::uint64_t count, const char* name, const char* prefix, hf_group** group);

@@ -1,4 +1,4 @@
-// Where the ranks of a job are: the part of c.h for it.
+// The functions of c.h that say on which hosts the ranks of a job are.
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 template <std::size_t N>
 void write(char (&to)[N], const std::string& text) {
-  std::copy_n(text.data(), std::min(text.size(), N - 1), to);  // The rest is zeros.
+  std::copy_n(text.data(), std::min(text.size(), N - 1), to);  // `to` was all zeros before.
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The session's part of c.h.
+// The functions of c.h for a session and its registered memory.
 #include <unistd.h>
 
 #include <atomic>
@@ -22,7 +22,7 @@ namespace {
 
 using Phase = hf_session::Phase;
 
-// The one that is open: a process has one worker, and a worker one session.
+// The open hf_session, or null: a process has one worker, and a worker has one session.
 std::atomic<void*> open_session = nullptr;
 
 Status layout_of(const hf_layout* given, arena::Layout& layout) {
@@ -157,7 +157,7 @@ hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** sessi
 }
 
 void hf_close(hf_session* s) {
-  // A forked child has a copy: all of it is its parent's.
+  // A forked child does nothing: its copy of the session is its parent's.
   if (s == nullptr || s->owner != ::getpid()) return;
   open_session = nullptr;
   s->world.team.reset();
@@ -279,7 +279,7 @@ hf_status hf_begin_step(hf_session* s, int* reformed) try {
 int hf_sample(hf_session* s) try {
   return s->phase == Phase::kInStep && s->session->sample() ? 1 : 0;
 } catch (...) {
-  return 0;  // No room for a recording.
+  return 0;  // No memory for a recording: the step is not recorded.
 }
 
 void hf_note(hf_session* s, const char* name, const void* data, uint64_t bytes) try {

@@ -1,4 +1,4 @@
-// The worker's part of c.h, and what belongs to no handle.
+// The functions of c.h for a worker and its key-values, and those without a handle.
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,7 +28,8 @@ using collective::CurrentGeneration;
 
 namespace {
 
-// The early groups' generation.
+// Makes the generation of the early groups. It ends when the scheduler stops a generation, or when
+// a rank was given to another process.
 void begin_early(hf_worker* worker, const runtime::Identity& identity) {
   runtime::Worker& of = *worker->worker;
   worker->early = std::make_shared<CurrentGeneration>(
@@ -44,7 +45,7 @@ void begin_early(hf_worker* worker, const runtime::Identity& identity) {
   of.key_values().watch(wire::kSucceeded, [early = worker->early] { early->abort(capi::kEarly); });
 }
 
-// The value that this thread has read last.
+// The value that this thread read last: hf_kv_get() and the like return pointers into it.
 wire::KeyValue& last_read() {
   thread_local wire::KeyValue pair;
   return pair;
@@ -111,7 +112,7 @@ hf_status hf_start(hf_worker** worker) try {
   auto settings = config::from_environment(environ);
   if (!settings) return report(settings.error());
   if (settings->role == config::Role::kScheduler) {
-    if (settings->run == 0) {  // Else msrun has said so.
+    if (settings->run == 0) {  // Else msrun has warned about these.
       for (const auto& sentence : config::without_effect(environ)) {
         std::fprintf(stderr, "holdfast: %s\n", sentence.c_str());
       }

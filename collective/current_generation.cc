@@ -6,7 +6,7 @@ namespace holdfast::collective {
 
 std::stop_token CurrentGeneration::begin(Generation generation, Layout layout) {
   auto shared = std::make_shared<const Layout>(std::move(layout));
-  std::shared_ptr<Group> old;  // Ends after the lock: to leave may take a while.
+  std::shared_ptr<Group> old;  // Destroyed after the unlock: leaving a group may take a while.
   const std::lock_guard lock(mutex_);
   old = std::move(now_.world);
   ending_ = std::stop_source{};
@@ -21,7 +21,7 @@ std::stop_token CurrentGeneration::begin(Generation generation, Layout layout) {
 }
 
 void CurrentGeneration::formed(std::shared_ptr<Group> world) {
-  std::shared_ptr<Group> old;  // As above.
+  std::shared_ptr<Group> old;  // Destroyed after the unlock, as in begin().
   const std::lock_guard lock(mutex_);
   old = std::exchange(now_.world, std::move(world));
   if (now_.world && is_aborted()) now_.world->abort();

@@ -70,7 +70,7 @@ void wait_for_any(std::span<Flow* const> flows, std::vector<pollfd>& scratch, in
   for (const Flow* flow : flows) {
     if (flow->is_busy()) scratch.push_back(flow->awaited());
   }
-  // Whatever ends it, the flows are tried again.
+  // The result of poll() does not matter: the caller tries all flows again.
   (void)::poll(scratch.data(), scratch.size(), limit_ms);
 }
 

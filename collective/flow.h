@@ -1,4 +1,4 @@
-// Flow: what moves over one link in one direction: a frame, then its bytes, then the next frame.
+// Flow: moves data over one link in one direction: a frame, then its bytes, then the next frame.
 #pragma once
 
 #include <poll.h>
@@ -15,14 +15,14 @@ namespace holdfast::collective {
 
 enum class FrameType : std::uint32_t { kMeeting, kLeft, kPartial, kResult, kCopy, kPrivate };
 
-// What comes before the bytes. Hosts of a job have the same byte order.
+// The header that comes before the bytes. It has the host's byte order, the same on all hosts.
 struct Frame {
   static constexpr std::uint32_t kMagic = 0x31504648;  // "HFP1"
   std::uint32_t magic = kMagic;
   FrameType type = FrameType::kMeeting;
-  std::uint64_t sequence = 0;  // Of the operation.
-  std::uint64_t number = 0;    // Of the round, or of the piece.
-  std::uint64_t bytes = 0;     // That follow.
+  std::uint64_t sequence = 0;  // The operation's number in its group.
+  std::uint64_t number = 0;    // The number of the round (kMeeting) or of the piece.
+  std::uint64_t bytes = 0;     // How many bytes follow.
   bool operator==(const Frame&) const = default;
 };
 static_assert(sizeof(Frame) == 32);
@@ -35,18 +35,20 @@ class Flow {
   Flow() = default;
   Flow(Link* link, Direction direction) : link_(link), direction_(direction) {}
 
-  // Starts to write the frame and its bytes, or to read this very frame and then its bytes.
+  // Starts to write the frame and its bytes; or, when reading, to expect exactly this frame and
+  // then to read its bytes.
   void begin(const Frame& frame, std::span<std::byte> bytes);
-  // The same of bytes alone.
+  // Starts to write or to read bytes without a frame.
   void begin(std::span<std::byte> bytes);
   [[nodiscard]] bool is_busy() const { return busy_; }
   [[nodiscard]] bool is_over() const { return over_; }
-  // Whether what was begun has ended: true once.
+  // Whether the last begin() is complete. Returns true only once for each begin().
   [[nodiscard]] bool ended() { return std::exchange(ended_, false); }
 
-  // Moves what can be moved now. kOver: the link is, or another frame came; then nothing moves.
+  // Moves what can be moved now. kOver: the link is over, or another frame came than was expected;
+  // nothing moves any more.
   [[nodiscard]] Link::State move();
-  // What the last move() has waited for.
+  // What to poll for before the next move().
   [[nodiscard]] pollfd awaited() const;
 
  private:
@@ -58,14 +60,14 @@ class Flow {
   bool ended_ = false;
   bool over_ = false;
   bool wants_to_write_ = false;
-  Frame frame_;     // To be written, or being read.
-  Frame expected_;  // When reading.
+  Frame frame_;     // The frame that is written or read.
+  Frame expected_;  // Only when reading: what frame_ has to be.
   std::size_t frame_at_ = sizeof(Frame);
   std::span<std::byte> bytes_;
   std::size_t at_ = 0;
 };
 
-// Waits until one of the busy flows may go on, for at most so many milliseconds.
+// Waits until one of the busy flows may go on, for at most `limit_ms` milliseconds.
 void wait_for_any(std::span<Flow* const> flows, std::vector<pollfd>& scratch, int limit_ms);
 
 }  // namespace holdfast::collective

@@ -7,8 +7,9 @@
 namespace holdfast::collective {
 namespace {
 
-// Measured on 2 cores: 100 pauses (7 us) catch a peer that runs; 200 yields let one run that shares
-// the core, in half the time of a sleep; longer spinning only burns the peer's time slice.
+// Measured on 2 cores: 100 pauses (7 us) are enough if the peer has a core of its own. If it shares
+// this core, 200 yields let it run, in half the time of a sleep. Spinning longer only takes the
+// peer's time slice.
 constexpr int kSpins = 100;
 constexpr int kYields = 200;
 constexpr timespec kLookAround{.tv_sec = 0, .tv_nsec = 20'000'000};
@@ -25,13 +26,13 @@ void relax() {
 
 WaitPolicy WaitPolicy::among(int waiters) {
   cpu_set_t cores;
-  // Where that can not be told (more than 1024 cores), there are enough.
+  // The call fails only with more than 1024 cores: then there are enough.
   const bool known = ::sched_getaffinity(0, sizeof cores, &cores) == 0;
   return WaitPolicy(known && CPU_COUNT(&cores) < waiters);
 }
 
 Passage Gate::passage_of(std::uint64_t word, std::uint64_t target) {
-  if (word / kOne >= target) return Passage::kPassed;  // First: complete stays complete.
+  if (word / kOne >= target) return Passage::kPassed;  // Before the flags: complete stays complete.
   if ((word & kAbortedFlag) != 0) return Passage::kAborted;
   if ((word & kLeftFlag) != 0) return Passage::kLeft;
   return Passage::kOpen;

@@ -19,45 +19,45 @@ enum class Passage : std::uint8_t { kOpen, kPassed, kAborted, kLeft };
 // WaitPolicy: how one waiter waits at gates: whether it spins first, and whether it yields its
 // core.
 //
-// A yield is the fastest way to let a peer run that shares the core. But where a stranger shares it
-// who never waits, Linux takes a yield for the whole time slice given up. Then each yield costs
-// milliseconds, and a sleeper would have been woken in microseconds. So after one yield that took
-// long, the waiter sleeps at once for a while. Where there are more waiters than cores, another one
-// probably waits for this one's core, so this one does not spin first either.
+// If a peer shares the core, a yield is the fastest way to let it run. But if a process that never
+// waits shares the core, a yield gives up the whole time slice. Then each yield costs milliseconds,
+// whereas a sleeper would be woken in microseconds. So after one yield that took long, the waiter
+// does not yield in its next kRest waits. If there are more waiters than cores, a peer probably
+// needs this core, so the waiter does not spin either.
 //
 // One thread at a time.
 class WaitPolicy {
  public:
   explicit WaitPolicy(bool crowded = false) : crowded_(crowded) {}
-  // For one of so many waiters, on the cores that this process may run on.
+  // For one of `waiters` waiters, on the cores that this process may run on.
   static WaitPolicy among(int waiters);
   [[nodiscard]] bool may_spin() const { return !crowded_; }
   // Ask it once per wait.
   [[nodiscard]] bool may_yield() { return rest_ == 0 || --rest_ == 0; }
-  // Whether to yield once more, after one that took so long.
+  // Whether to yield once more, after a yield that took `yielded`.
   [[nodiscard]] bool goes_on(std::chrono::nanoseconds yielded) {
     if (yielded > kLong) rest_ = kRest;
     return rest_ == 0;
   }
 
   static constexpr std::chrono::microseconds kLong{500};
-  static constexpr std::uint32_t kRest = 1000;  // Waits.
+  static constexpr std::uint32_t kRest = 1000;  // Counted in waits.
 
  private:
   bool crowded_;
   std::uint32_t rest_ = 0;
 };
 
-// Zero bytes are a fresh Gate. Lies in memory that several processes map.
+// A Gate lies in memory that several processes map. Zero bytes are a fresh one.
 class Gate {
  public:
-  // Arrives and waits until `target` arrivals were counted or a flag is set. Never kOpen. It spins
-  // for a moment where there are cores enough, then yields if that is cheap, then sleeps: on one
-  // core, the peer must get to run.
+  // Arrives and waits until `target` arrivals are counted or a flag is set. Never returns kOpen.
+  // Spins for a moment if there are cores enough, then yields if that is cheap, then sleeps, so
+  // that a peer on the same core gets to run.
   Passage arrive_and_wait(std::uint64_t target, WaitPolicy& policy) {
     return arrive_and_wait(target, policy, {});
   }
-  // The same, but a sleeper calls `goes_on` now and then, and aborts the gate if it says false.
+  // The same, but a sleeper calls `goes_on` every 20 ms, and aborts the gate if that returns false.
   Passage arrive_and_wait(std::uint64_t target, WaitPolicy& policy,
                           const std::function<bool()>& goes_on);
   // The same, but at `deadline` or on `cancel` it aborts the gate and looks once more.
@@ -69,7 +69,7 @@ class Gate {
   [[nodiscard]] bool frozen() const {
     return (word_.load(std::memory_order_relaxed) & kFlags) != 0;
   }
-  // How many are asleep in the kernel, or were killed there.
+  // How many waiters sleep in the kernel. One that is killed there stays counted.
   [[nodiscard]] std::uint32_t sleepers() const { return sleepers_.load(); }
 
  private:

@@ -1,4 +1,5 @@
-// A gate's completion is one fact for all, abort or not, and abort wakes every sleeper.
+// All waiters agree on whether a barrier is complete, also when abort() races; abort() wakes every
+// sleeper.
 #include "collective/gate.h"
 
 #include <gtest/gtest.h>
@@ -66,7 +67,7 @@ TEST(Gate, AbortGoesBeforeLeave) {
   EXPECT_EQ(arrive(*gate, 1), Passage::kAborted);
 }
 
-// If one saw barrier k complete, all did: an abort in the midst of it must not divide the ranks.
+// If one rank saw barrier k complete, all did, also if an abort came in the middle of it.
 TEST(Gate, AllAgreeHowFarTheyCameWhenAbortRaces) {
   constexpr int kRanks = 3;
   int ended_late = 0;
@@ -102,7 +103,7 @@ TEST(Gate, AbortWakesAllSleepers) {
     }
     while (gate->sleepers() < kSleepers) std::this_thread::yield();
     gate->abort();
-  }  // Whoever is not woken is waited for in here, to the test's time limit.
+  }  // Joins the threads: one that was not woken hangs the test until its time limit.
 }
 
 TEST(Gate, CompletionWakesAllSleepers) {

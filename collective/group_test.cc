@@ -1,4 +1,4 @@
-// What a group promises besides sums: abort, mismatch, leaving, order.
+// Groups on one host, except for sums: abort, mismatch, leaving, order.
 #include "collective/group.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ TEST(Group, RanksAgreeOnEveryOperationWhenAbortRaces) {
         else
           EXPECT_EQ(o, Outcome::kAborted);
       }
-      // What is called after the end must not disturb those who have not seen it yet.
+      // Later calls must not disturb ranks that have not noticed the abort yet.
       for (int i = 0; i < 4; ++i) EXPECT_EQ(group.barrier(), Outcome::kAborted);
     });
     for (std::size_t k = 0; k < kRanks; ++k) {
@@ -88,7 +88,7 @@ TEST(Group, AbortEndsTheWaitOfAllRanks) {
 
 // ---- mismatch -----------------------------------------------------------------------------------
 
-// Every rank does `body`; all must get a mismatch, with the same sentence, which is returned.
+// Every rank calls `body`. All must get kMismatch with the same sentence, which is returned.
 std::string mismatch_of(TestJob& job, const std::function<Outcome(Group&)>& body) {
   std::mutex mutex;
   std::set<std::string> sentences;
@@ -204,7 +204,7 @@ TEST(Group, WaitingForAMemberThatLeftSaysWhoLeft) {
                   "byte 0 (operation 2)"));
     EXPECT_EQ(group.barrier(), Outcome::kLeft);
     ++told;
-    while (told < 2) std::this_thread::yield();  // Going away would be leaving, too.
+    while (told < 2) std::this_thread::yield();  // To end before would be leaving, too.
   });
 }
 

@@ -9,29 +9,31 @@
 namespace holdfast::collective {
 namespace {
 
-// Up to here, one barrier and a whole reduction in every rank are cheaper than two barriers. The
-// same holds for two ranks whatever the size: each reads the other's piece once, or half of it
-// twice.
+// Up to this size, one barrier and a whole reduction in every rank are cheaper than two barriers
+// and a share in each. With two ranks that holds for every size: each rank reads the other's piece
+// once, instead of half of it twice.
 constexpr std::size_t kSmallBytes = std::size_t{32} << 10;
 constexpr int kFewRanks = 2;
-// Up to so many bytes, all ranks' together, every rank reduces registered numbers for itself.
+// Up to this size, summed over all ranks, every rank reduces registered numbers for itself.
 constexpr std::size_t kAloneBytes = std::size_t{48} << 10;
-// What goes through the windows at a time. With two ranks it is so little that both pieces and
-// their result stay in a second-level cache, next to what else runs on the core.
+// Bytes that two ranks pass through their windows at a time: so few that both pieces and their
+// result stay in a second-level cache, next to what else runs on the core.
 constexpr std::size_t kPieceBytes = std::size_t{128} << 10;
-// Three and more ranks meet twice for each piece. Where they share cores, each needs a core in
-// between. So large pieces are faster, as long as a rank's share stays in its cache. With 3 and 4
-// ranks on 2 cores they were a quarter faster than pieces of 128 KiB.
+// The same for three and more ranks, which have two barriers for each piece. If they share cores,
+// each rank has to get a core in between. So large pieces are faster, as long as a rank's share
+// stays in its cache: with 3 and 4 ranks on 2 cores, a quarter faster than pieces of 128 KiB.
 constexpr std::size_t kSharedPieceBytes = std::size_t{512} << 10;
 // A result of this size no longer fits into a second-level cache.
 constexpr std::size_t kPastCachesBytes = std::size_t{4} << 20;
-// What a rank reduces at a time. It looks for an abort in between.
+// Bytes that a rank reduces between two looks for an abort.
 constexpr std::size_t kBlockBytes = std::size_t{64} << 10;
-// So many blocks are left to their owner, if it still runs: they are in its caches.
+// The last blocks of a share, which other ranks leave to its owner: they are in its caches.
 constexpr std::uint64_t kLeftToOwner = 3;
-constexpr int kTakenBits = 24;  // Of blocks, a terabyte; the operation is above them.
+// The lower bits of Segment::taken() count blocks (enough for a terabyte); the operation's number
+// is above them.
+constexpr int kTakenBits = 24;
 
-// The bytes of `total` that a rank reduces: whole cache lines, so that two ranks never write one.
+// The bytes of `total` that `rank` reduces. Shares are whole cache lines: no two ranks write one.
 Range share_of(std::size_t total, int rank, int world_size) {
   const auto n = static_cast<std::size_t>(world_size);
   const std::size_t share = ((total + n - 1) / n + 63) / 64 * 64;
@@ -91,8 +93,8 @@ Outcome HostPart::fail(Passage passage) {
   return final_;
 }
 
-// The first barrier of every operation: the ranks show each other what they were asked for. After
-// a failure nothing is shown any more: slower ranks may still be reading what was shown before.
+// The first barrier of every operation: the ranks exchange their requests through the segment.
+// After a failure nothing is written there any more: slower ranks may still read the last request.
 Outcome HostPart::begin(Request request) {
   if (final_ != Outcome::kDone) return aborted() ? Outcome::kAborted : final_;
   request.sequence = ++operations_;
@@ -111,7 +113,8 @@ Outcome HostPart::begin(Request request) {
   return final_;
 }
 
-// What a rank shows needs memory, which has to be there before it is written to.
+// Takes the memory of this rank's window before data is written there: on a full tmpfs the write
+// would be SIGBUS.
 Fault HostPart::have_room(std::size_t bytes) {
   return segment_->take_window(bytes) ? Fault::kNone : Fault::kNoRoom;
 }
@@ -134,7 +137,8 @@ Outcome HostPart::all_reduce(Numbers to, const std::byte* from, Op op) {
 }
 
 Outcome HostPart::all_reduce_registered(const Numbers& numbers, std::uint64_t offset, Op op) {
-  // One barrier in place of two. Two ranks that have a core each need no more for two.
+  // `alone`: every rank reduces all numbers, with one barrier in place of two. It is not used with
+  // two ranks: on a core each, their two barriers take no longer.
   const Piece piece{numbers, numbers.data, op};
   const auto n = static_cast<std::size_t>(world_size());
   const bool alone = world_size() > kFewRanks && numbers.bytes * n <= kAloneBytes &&
@@ -151,13 +155,13 @@ Outcome HostPart::all_reduce_registered(const Numbers& numbers, std::uint64_t of
     ++pieces_;
     return Outcome::kDone;
   }
-  // Of no bytes, which may lie in no registered memory at all, there are no rows.
+  // No rows: there is no registered memory, so there are no bytes to reduce.
   for (std::size_t k = 0; k < registered_.rows.size(); ++k) rows_[k] = registered_.rows[k] + offset;
   return reduce_everywhere(numbers, op);
 }
 
-// Every rank reduces its share of all rows and writes it into all of them. Then it does what others
-// have not come to: a rank that has no core at the moment does not keep the rest waiting.
+// Every rank reduces its share of all rows and writes it into all of them. Then it takes blocks of
+// the shares of others, so that nobody waits for a rank that has no core at the moment.
 Outcome HostPart::reduce_everywhere(const Numbers& numbers, Op op) {
   for (int i = 0; i < world_size(); ++i) {
     const int owner = (rank() + i) % world_size();
@@ -172,8 +176,8 @@ Outcome HostPart::reduce_everywhere(const Numbers& numbers, Op op) {
   return arrive_and_wait();
 }
 
-// Takes the next block of the owner's share, unless no more than `leave` are left. What an earlier
-// operation has taken counts for nothing: all ranks are past it, and none is past this one.
+// Takes the next block of the owner's share, unless at most `leave` blocks are left. A count of an
+// earlier operation reads as zero: all ranks have ended that operation, and none has ended this.
 bool HostPart::take(int owner, const Range& share, std::uint64_t leave, Range& block) {
   const std::uint64_t blocks = (share.end - share.begin + kBlockBytes - 1) / kBlockBytes;
   if (blocks <= leave) return false;
@@ -190,7 +194,7 @@ bool HostPart::take(int owner, const Range& share, std::uint64_t leave, Range& b
   return true;
 }
 
-// The whole operation of a world of one rank.
+// The whole reduction in a world of one rank.
 Outcome HostPart::reduce_own(const Piece& piece) {
   const Reduction how{piece.to.element, piece.op};
   if (!keeps_one_row(how)) {
@@ -201,7 +205,7 @@ Outcome HostPart::reduce_own(const Piece& piece) {
   return Outcome::kDone;
 }
 
-// `begun`: the ranks have met for this operation before, without showing a piece.
+// `begun`: begin() was called for this operation already, but no rank has shown a piece.
 Outcome HostPart::reduce_by_windows(const Numbers& numbers, const std::byte* from, Op op,
                                     bool begun) {
   const bool few = world_size() <= kFewRanks;
@@ -222,8 +226,8 @@ Outcome HostPart::reduce_by_windows(const Numbers& numbers, const std::byte* fro
       show(piece, whole ? Range{0, 0} : share_of(piece.to.bytes, rank(), world_size()));
     }
     Outcome o = at == 0 ? begin(request) : arrive_and_wait();
-    // A rank whose numbers lie in a region has not shown its piece. All ranks see that, and meet
-    // once more.
+    // A rank whose numbers lie in a region has not shown its piece at the first begin(). All ranks
+    // see that in its request, and begin once more.
     if (o == Outcome::kDone && at == 0 && !begun && is_any_in_region()) o = begin(request);
     if (o != Outcome::kDone) return o;
     if (whole) {
@@ -232,22 +236,23 @@ Outcome HostPart::reduce_by_windows(const Numbers& numbers, const std::byte* fro
       return o;
     }
     at += piece.to.bytes;
-    // The next piece's shares lie where this one's do. Others may still read this rank's own share
-    // in its window, and that is the part which it does not show. So the same half will do, which
-    // is in the caches.
+    // The next piece may be shown in the same half of the window, which is in the caches. Others
+    // may still read this rank's result there, but it lies in this rank's share, and show() does
+    // not write to that. A shorter last piece has other shares, so it gets the other half.
     if (whole || left < most) ++pieces_;
   } while (at < numbers.bytes);
   return Outcome::kDone;
 }
 
-// Puts the piece where the others see it, but for the part that they do not read.
+// Copies the piece into this rank's window, except for `unread`, which the others do not read.
 void HostPart::show(const Piece& piece, Range unread) {
   std::byte* window = segment_->window(rank(), pieces_);
   copy_bytes(window, piece.from, unread.begin);
   copy_bytes(window + unread.end, piece.from + unread.end, piece.to.bytes - unread.end);
 }
 
-// Takes this rank's own row from where it came: it is still in the caches there.
+// Reduces a range of the ranks' windows into `to`. This rank's own row is read from piece.from, not
+// from the window: it is still in the caches there.
 void HostPart::reduce_range(const Piece& piece, Range range, std::byte* to, bool past_caches) {
   for (int k = 0; k < world_size(); ++k) {
     const std::byte* row = k == rank() ? piece.from : segment_->window(k, pieces_);
@@ -271,7 +276,7 @@ void HostPart::fetch(const Piece& piece, int owner, Range range) {
   copy_past_caches(piece.to.data + range.begin, from, bytes);
 }
 
-// Every rank reduces its share in its own window. All fetch it from there.
+// Every rank reduces its share into its own window, and all ranks fetch it from there.
 Outcome HostPart::reduce_share(const Piece& piece) {
   const Range share = share_of(piece.to.bytes, rank(), world_size());
   for (std::size_t at = share.begin; at < share.end; at += kBlockBytes) {
@@ -288,8 +293,8 @@ Outcome HostPart::reduce_share(const Piece& piece) {
 }
 
 // ---- copies -------------------------------------------------------------------------------------
-// One barrier per piece. A half of the window is written again only after all ranks have arrived at
-// the barrier of another piece, in the other half.
+// One barrier per piece. Successive pieces use the two halves of the window in turn. So a half is
+// written again only after all ranks have arrived at the barrier of the piece in the other half.
 
 Outcome HostPart::broadcast(std::span<std::byte> bytes, int root) {
   const bool known = root >= 0 && root < world_size();

@@ -1,4 +1,4 @@
-// HostPart: one rank's part in a Group within one host, over shared memory.
+// HostPart: a Group whose ranks are all on one host, over shared memory.
 #pragma once
 
 #include <cstddef>
@@ -48,8 +48,8 @@ class HostPart final : public Group {
   [[nodiscard]] std::span<std::byte> registered() const override { return registered_.own; }
 
  private:
-  // What is reduced through the windows at a time: from where, to where, and how. `soon`: what
-  // this rank will show next, if it reduces all of the piece; else null.
+  // A part of the numbers that is reduced through the windows at a time. `soon`: the memory that
+  // this rank will show next, to be prefetched, if it reduces all of the piece; else null.
   struct Piece {
     Numbers to;
     const std::byte* from;
@@ -95,13 +95,13 @@ class HostPart final : public Group {
   std::vector<const std::byte*> piece_rows_;
   std::vector<RegionAddress> addresses_;
   bool is_member_ = false;      // Has joined, and has not left.
-  std::uint64_t barriers_ = 1;  // Passed so far, the joining among them.
+  std::uint64_t barriers_ = 1;  // Barriers passed so far; joining was the first.
   WaitPolicy wait_policy_;
-  std::uint64_t operations_ = 0;  // Begun so far.
-  std::uint64_t pieces_ = 0;      // How often the half of the window was changed.
+  std::uint64_t operations_ = 0;  // Operations begun so far.
+  std::uint64_t pieces_ = 0;      // Modulo 2: which half of the window is used now.
   Request current_;
-  Outcome final_ = Outcome::kDone;  // The first other outcome, once it has come.
-  mutable std::mutex mutex_;        // Of why_.
+  Outcome final_ = Outcome::kDone;  // The first outcome that was not kDone.
+  mutable std::mutex mutex_;        // Guards why_.
   std::string why_;
 };
 

@@ -1,8 +1,8 @@
 // HostPart's reductions in memory that each rank has registered for itself: see
 // Group::all_reduce().
 //
-// Every rank says with its request where its numbers lie. All ranks see the same requests, so they
-// all do the same: reduce in place, map first what is new, or copy.
+// Every rank's request says where its numbers lie. All ranks see the same requests, so all decide
+// alike: reduce in place, map new regions first, or copy.
 #include <algorithm>
 #include <cstring>
 
@@ -11,8 +11,8 @@
 namespace holdfast::collective {
 namespace {
 
-// Of each rank the last so many are known. A program that registers again and again would else keep
-// all alive.
+// The most regions of each rank that stay mapped; the oldest is dropped. Else a program that
+// registers again and again would keep the memory of all its regions alive.
 constexpr std::size_t kIntroducedMax = 256;
 
 }  // namespace
@@ -31,7 +31,7 @@ const HostPart::Introduced* HostPart::introduced(int rank, RegionId id) const {
   return nullptr;
 }
 
-// Maps the regions that were not named before, and finds out whether all ranks could.
+// Maps the regions of this operation that are new, and agrees on whether all ranks could map them.
 Outcome HostPart::introduce() {
   std::vector<Introduced*> fresh;
   bool mapped = true;
@@ -41,7 +41,7 @@ Outcome HostPart::introduce() {
     auto& theirs = introduced_[static_cast<std::size_t>(k)];
     if (theirs.size() == kIntroducedMax) theirs.erase(theirs.begin());
     theirs.push_back({.id = id, .usable = false, .mapping = nullptr});
-    fresh.push_back(&theirs.back());  // One of each rank at most.
+    fresh.push_back(&theirs.back());  // Stays valid: at most one region per rank is added.
     if (k == rank()) continue;
     auto mapping = own_regions_->open(id);
     if (mapping) theirs.back().mapping = *std::move(mapping);

@@ -1,4 +1,4 @@
-// How a generation forms: once, of one run, whole, and never without a bound.
+// Joining: a generation forms once, with ranks of one run, with all ranks or none, in bounded time.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -121,7 +121,7 @@ TEST(Join, RefusesARankThatHasJoinedAlready) {
 TEST(Join, NeverOpensTheSegmentOfAnotherRun) {
   TestJob job(2);
   job.base().join_timeout = std::chrono::milliseconds(1);
-  EXPECT_FALSE(Group::join(job.options(0)));  // Leaves its file, as a killed job would.
+  EXPECT_FALSE(Group::join(job.options(0)));  // Leaves its file behind, as a killed job does.
   ASSERT_EQ(job.segments().size(), 1U);
   job.base().join_timeout = std::chrono::minutes(1);
   job.base().run_id = 78;
@@ -171,8 +171,8 @@ TEST(Join, RefusesImpossibleOptionsByName) {
   EXPECT_NE(error_of(o).find("No such file or directory"), std::string::npos);
 }
 
-// Runs `body` in a child. Its group's directory is a tmpfs of `pages` pages. False where mounting
-// is not allowed. A signal, or an exit code other than 0, fails the test.
+// Runs `body` in a child process where the group's directory is a tmpfs of `pages` pages. False if
+// mounting is not allowed. If the child ends otherwise than with 0, the test fails.
 bool in_a_small_tmpfs(TestJob& job, std::size_t pages, const std::function<bool()>& body) {
   constexpr int kNoMount = 77;
   const std::string size = cat("size=", pages * 4, "k");
@@ -193,7 +193,7 @@ bool in_a_small_tmpfs(TestJob& job, std::size_t pages, const std::function<bool(
   return true;
 }
 
-// Pages of the tmpfs that a group of so many ranks takes, by the sentence that says so.
+// The tmpfs pages that a group of `world_size` ranks takes, read from the sentence of an error.
 std::size_t pages_of(int world_size) {
   TestJob job(world_size);
   job.base().room_timeout = {};
@@ -216,8 +216,8 @@ std::size_t pages_of(int world_size) {
   return pages;
 }
 
-// The control pages may lack room, or the windows. Nobody dies by SIGBUS, and nobody waits for a
-// rank that found no room.
+// There may be no room for the control pages, or for the windows. No rank dies by SIGBUS, and none
+// waits for a rank that found no room.
 TEST(Join, SaysThatThereIsNoRoom) {
   const std::size_t whole = pages_of(2);
   if (whole == 0) GTEST_SKIP() << "needs the right to mount: run it as root";
@@ -246,7 +246,7 @@ TEST(Join, SaysThatThereIsNoRoom) {
   }
 }
 
-// What is shown takes room of its own, with the first operation that shows so much.
+// Windows take more memory at the first operation that needs it.
 TEST(Join, SaysThatThereIsNoRoomForWhatARankShows) {
   const std::size_t whole = pages_of(3);
   if (whole == 0) GTEST_SKIP() << "needs the right to mount: run it as root";
@@ -289,13 +289,13 @@ TEST(Join, SaysThatThereIsNoRoomForWhatARankShows) {
   }
 }
 
-// What a killed process held is given back a little after its successor has come.
+// The kernel may free the memory of a killed process a little after its successor has come.
 TEST(Join, WaitsForRoomThatIsGivenBackInAMoment) {
   const std::size_t whole = pages_of(3);
   if (whole == 0) GTEST_SKIP() << "needs the right to mount: run it as root";
   constexpr std::size_t kCount = 75'000;
   const std::size_t pages = whole + 3 * 2 * (4 * kCount / 4096 + 1) + 2;
-  // At first there is no room for the segment; later on none for what ranks show.
+  // First there is no room for the segment, then none for the ranks' windows.
   for (const std::size_t held : {pages - 2, pages - whole - 8}) {
     TestJob job(3);
     in_a_small_tmpfs(job, pages, [&] {
@@ -320,7 +320,8 @@ TEST(Join, WaitsForRoomThatIsGivenBackInAMoment) {
   }
 }
 
-// All come to make it at the same time, and there is room for one, but for a page of each.
+// All ranks make the segment at the same time. There is room for one segment, and for one page of
+// each other rank's.
 TEST(Join, TakesRoomForOneSegmentOnly) {
   constexpr int kRanks = 8;
   const std::size_t whole = pages_of(kRanks);

@@ -1,8 +1,8 @@
 // Links: how ranks of a group that lie on different hosts reach each other.
 //
 // A Link is one connection between two ranks of a group, for one purpose and one generation. It is
-// never used again: whatever ends an operation early cuts it, so nothing of an old generation can
-// be taken for something of a new one. Who provides the connections has proven that the peer
+// never used again: whatever ends an operation early cuts it, so data of an old generation can not
+// be taken for data of a new one. The code that makes the connections has proven that the peer
 // belongs to the job (runtime/worker/data_links.h); tests use pairs of sockets.
 #pragma once
 
@@ -20,14 +20,14 @@
 
 namespace holdfast::collective {
 
-// One thread at a time, but for cut(); where it is duplex, one that reads and one that writes.
+// One thread at a time, except for cut(). If is_duplex(), one thread may read while another writes.
 class Link {
  public:
   enum class State : std::uint8_t {
     kMoved,         // At least one byte.
-    kWantsToRead,   // Nothing moved: try again once the descriptor can be read.
-    kWantsToWrite,  // The same, once it can be written to.
-    kOver,          // Nothing moves any more: the peer or its host is gone, or somebody has cut it.
+    kWantsToRead,   // Nothing moved: try again once the descriptor is readable.
+    kWantsToWrite,  // Nothing moved: try again once the descriptor is writable.
+    kOver,          // Nothing moves any more: the peer or its host is gone, or the link was cut.
   };
   struct Moved {
     State state = State::kMoved;
@@ -35,9 +35,10 @@ class Link {
   };
 
   virtual ~Link() = default;  // Cuts it.
-  // Never wait. `bytes` and `into` are not empty.
+  // read() and write() never block. `bytes` and `into` are not empty.
   [[nodiscard]] virtual Moved read(std::span<std::byte> into) = 0;
-  // After a kWants..., the next call has to begin with the same bytes, wherever they are then.
+  // After kWantsToRead or kWantsToWrite, the next write() has to begin with the same bytes; they
+  // may lie at another address.
   [[nodiscard]] virtual Moved write(std::span<const std::byte> bytes) = 0;
   [[nodiscard]] virtual bool is_duplex() const = 0;
   [[nodiscard]] virtual int descriptor() const = 0;  // For poll(); the same for its whole life.
@@ -45,12 +46,11 @@ class Link {
   virtual void cut() = 0;
 };
 
-// What two ranks of a group want to be linked for. Both want it, one of them to connect.
+// A link that this rank asks for. The peer asks for it, too; one of the two connects.
 struct Wanted {
-  Rank peer = kNoRank;  // In the world.
-  std::uint32_t channel =
-      0;                  // Tells the links between the same two ranks apart; both say the same.
-  bool connects = false;  // This rank connects, and the peer waits for it.
+  Rank peer = kNoRank;        // Its rank in the world.
+  std::uint32_t channel = 0;  // Tells links between the same two ranks apart; equal at both.
+  bool connects = false;      // This rank connects, and the peer waits for it.
 };
 
 class Links {
@@ -58,19 +58,19 @@ class Links {
   using Deadline = std::chrono::steady_clock::time_point;
 
   virtual ~Links() = default;
-  // Makes all of them, in the order of `wanted`, for the group of that name (the same on all its
-  // ranks; "" is the world's) in that generation. Errors (kWorld): `cancel`; the deadline has
-  // passed (names the peers that are missing). Any thread; several groups may be formed at a time.
+  // Makes all links, in the order of `wanted`, for the group named `group` ("": the world's) in
+  // that generation. Errors (kWorld): `cancel`; the deadline has passed (names the peers that are
+  // missing). Any thread; several groups may be formed at a time.
   [[nodiscard]] virtual Result<std::vector<std::unique_ptr<Link>>> make(
       const std::string& group, Generation generation, std::span<const Wanted> wanted,
       Deadline deadline, const std::stop_token& cancel) = 0;
 };
 
-// Which ranks share a host, and how the others reach each other.
+// Which ranks share a host, and how ranks of different hosts reach each other.
 struct Layout {
-  std::vector<int> host_of;      // By rank; the numbers mean nothing else. Empty: all on one host.
-  std::vector<int> domain_of;    // The same, of what fails together. Never used by a sum.
-  std::shared_ptr<Links> links;  // Null only where all are on one host.
+  std::vector<int> host_of;      // By rank: equal numbers, same host. Empty: all on one host.
+  std::vector<int> domain_of;    // By rank: equal numbers fail together. Groups do not use it.
+  std::shared_ptr<Links> links;  // Null only if all ranks are on one host.
 };
 
 }  // namespace holdfast::collective

@@ -1,4 +1,4 @@
-// Numbers: a run of numbers of one type in one place, and what can be made of several such runs.
+// Numbers: an array of numbers of one type in memory, and the operations that reduce such arrays.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace holdfast::collective {
 
-// What the bytes are. A new type is one line here, one in numbers.cc and one in reduce.cc.
+// The type of one number. A new type is one line here, one in numbers.cc and one in reduce.cc.
 enum class Element : std::uint8_t {
   kFloat32,
   kFloat64,
@@ -24,11 +24,11 @@ enum class Element : std::uint8_t {
   kBytes,  // Carried as they are, never reduced.
 };
 
-// How two numbers become one. Whole numbers wrap round on overflow. NaN wins, whichever rank has
-// it.
+// How two numbers are reduced to one. Whole numbers wrap around on overflow. If one is NaN, so is
+// the result; also for kMin and kMax.
 enum class Op : std::uint8_t { kSum, kProduct, kMin, kMax, kAnd, kOr, kXor, kAverage };
 
-// Which memory the numbers lie in. What is not known is refused.
+// Which memory the numbers lie in. check() refuses any other value.
 enum class Location : std::uint8_t { kHost };
 
 [[nodiscard]] constexpr std::size_t size_of(Element element) {  // In bytes.
@@ -55,7 +55,7 @@ struct Numbers {
   Numbers(std::span<std::int64_t> v) : Numbers(v, Element::kInt64) {}  // NOLINT: implicit
 
   std::byte* data;
-  std::size_t count;  // Of elements.
+  std::size_t count;  // How many numbers.
   std::size_t bytes;
   Element element;
   Location location;
@@ -65,8 +65,8 @@ struct Numbers {
   Numbers(std::span<T> v, Element e) : Numbers(v.data(), v.size(), e) {}
 };
 
-// Whether `op` means something for such numbers, and their memory can be reached. Errors (kUser):
-// why not.
+// Whether numbers of this type can be reduced by `op`, and their memory can be reached. Errors
+// (kUser): why not.
 [[nodiscard]] Status check(const Numbers& numbers, Op op);
 
 }  // namespace holdfast::collective

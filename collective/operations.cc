@@ -15,8 +15,8 @@ Verdict verdict_of(Outcome outcome, const Group& group) {
           "a process of the job failed before all ranks had done this; the step will be void"};
 }
 
-// Every rank's sizes of blocks to send and to receive, and whether they fit together. All ranks
-// see the same and come to the same verdict.
+// The block sizes of an all-to-all: what each rank sends and expects, and whether these fit. All
+// ranks have the same table, so they come to the same verdict.
 struct Sizes {
   std::vector<std::uint64_t> table;
   std::size_t n;
@@ -144,7 +144,8 @@ Operation all_to_all(Team& team, Blocks send, Blocks receive, bool same) {
           }};
 }
 
-// One of the two broadcasts, in a team of their own: the receiver has no bytes of its own.
+// A send and its receive are one broadcast from the sender in a team of the two ranks. Rank 0 of
+// that team sends.
 Result<Operation> send(Team& team, std::span<const std::byte> bytes, int to, unsigned tag) {
   if (const Status good = check_peer(team, to, "a send to"); !good) return good.error();
   return broadcast_of(team.pair(team.rank(), to, tag),

@@ -1,9 +1,9 @@
-// Operation: something that a team does, ready to be run or started; and all that there are.
+// Operation: a collective operation of a team, ready to be run or started; and the functions that
+// make them. Faces use collectives only through this file.
 //
-// This is the one interface of the library for faces. What is exchanged is typed by bytes, or by
-// elements and the location where they lie. Every rank of the team makes the same operations, in
-// the same order, with the same sizes, types and ops. The memory is the operation's until it has
-// ended; after any outcome but kDone what it writes is undefined.
+// Data is given as bytes, or as numbers with their type and location. Every rank of the team makes
+// the same operations, in the same order, with the same sizes, types and ops. Do not touch the
+// memory until the operation has ended; after any outcome but kDone its outputs are undefined.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ namespace holdfast::collective {
 
 class Operation {
  public:
-  // Both ask for it once. Errors: those of Team::run().
+  // Call one of the two, once. Errors: those of Team::run().
   [[nodiscard]] Result<Verdict> run() && { return team_->run(body_); }
   [[nodiscard]] std::shared_ptr<Work> start() && { return team_->start(std::move(body_)); }
 
@@ -32,27 +32,28 @@ class Operation {
   Team::Body body_;
 };
 
-// Errors of all (kUser): arguments that no rank could serve.
+// Errors of all functions below (kUser): arguments that are wrong by themselves, whatever the other
+// ranks ask for.
 
 [[nodiscard]] Operation barrier(Team& team);
 [[nodiscard]] Result<Operation> broadcast(Team& team, std::span<std::byte> bytes, int root);
-// `all`: of as many bytes for each rank as `mine` has, in rank order.
+// `all`: one block of mine.size() bytes for each rank, in rank order.
 [[nodiscard]] Operation all_gather(Team& team, std::span<const std::byte> mine, std::byte* all);
 
-// Reduces what all give in `from`, which holds as many numbers as `to`, into `to`. The two are the
-// same memory, or do not overlap.
+// Reduces all ranks' `from` into `to`. `from` holds as many numbers as `to`, of the same type. The
+// two are the same memory, or do not overlap.
 [[nodiscard]] Result<Operation> all_reduce(Team& team, const void* from, Numbers to, Op op);
-// `all`: as many numbers for each rank as `mine` has, in rank order.
+// `all`: one block of mine.count numbers for each rank, in rank order.
 [[nodiscard]] Result<Operation> reduce_scatter(Team& team, const void* all, Numbers mine, Op op);
 
 struct Blocks {
   std::byte* data = nullptr;
   std::vector<std::uint64_t> bytes;  // By rank; the blocks lie one after another.
 };
-// `same`: every rank knows that all blocks have the same size. Then they need not tell each other.
+// `same`: all blocks of all ranks have the same size, so that the ranks need not exchange sizes.
 [[nodiscard]] Operation all_to_all(Team& team, Blocks send, Blocks receive, bool same);
 
-// Between two ranks of the team, in the order of the calls with this tag.
+// The n-th send to a rank with some tag meets that rank's n-th receive with the same tag.
 [[nodiscard]] Result<Operation> send(Team& team, std::span<const std::byte> bytes, int to,
                                      unsigned tag);
 [[nodiscard]] Result<Operation> receive(Team& team, std::span<std::byte> bytes, int from,

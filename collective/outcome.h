@@ -1,4 +1,4 @@
-// Outcome and Verdict: what an operation came to, for the protocol and in words.
+// Outcome and Verdict: how an operation ended, as a value and with a sentence.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ enum class Outcome : std::uint8_t {
   kDone,
   kAborted,   // Somebody called abort() before the operation was complete.
   kLeft,      // A rank ended its training in good order and will never come.
-  kMismatch,  // The ranks asked for different operations, or a rank has no room to show what it has
-              // in Options::directory. No data was exchanged.
+  kMismatch,  // The ranks asked for different operations, or a rank's data found no room in
+              // Group::Options::directory. No data was exchanged.
 };
 
 struct Verdict {

@@ -1,4 +1,4 @@
-// Ranks that are processes: one is killed in the midst, the others are aborted and form anew.
+// Ranks as processes: one is killed in an operation; the others are aborted and form anew.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -13,7 +13,7 @@
 namespace holdfast::collective {
 namespace {
 
-// What the test and the processes tell each other.
+// Shared memory by which the test and the processes tell each other how far they are.
 struct Board {
   std::atomic<std::uint64_t> operations{0};  // Done by rank 0 in the first generation.
   std::atomic<int> abort_now{0};
@@ -23,8 +23,8 @@ struct Board {
 constexpr int kRanks = 3;
 constexpr std::size_t kCount = 300'000;
 
-// Where the numbers lie: in what the group was given when it was formed, or in a region of the
-// process's own. A successor has another one then, the survivors keep theirs.
+// The memory of the numbers: the registered memory of Group::Options, or (`own`) a region. A
+// successor then has a new region, and the survivors keep theirs.
 class Memory {
  public:
   Memory(const TestJob& job, int rank, bool own)
@@ -54,7 +54,7 @@ Outcome sum_once(Group& group, const Memory& memory, std::uint64_t seed, bool* r
   return o;
 }
 
-// First generation, until aborted. Rank 0's control thread is the only one that calls abort().
+// Trains in the first generation until it is aborted. Only rank 0's control thread calls abort().
 int train_until_aborted(const TestJob& job, int rank, const Memory& memory, Board& board) {
   auto group = memory.join(job.options(rank));
   if (!group) return 10;

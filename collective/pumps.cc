@@ -6,7 +6,7 @@
 namespace holdfast::collective {
 namespace {
 
-// The bits of a piece's number that say which rank's copy it is a piece of.
+// In the number of a Flood's frame, the root's rank is above the piece's number.
 constexpr int kRootShift = 40;
 
 }  // namespace
@@ -71,7 +71,7 @@ Frame Chain::frame(FrameType type, std::size_t index, std::size_t bytes) const {
           .bytes = bytes};
 }
 
-// The partial of this piece, on its way through this host.
+// Memory for the partial result of this piece, on its way through this host.
 std::span<std::byte> Chain::slot(Stage& stage, std::size_t index) const {
   std::vector<std::byte>& memory = *stage.slots[index % kSlots];
   const Element e = terms_.how.element;
@@ -80,17 +80,18 @@ std::span<std::byte> Chain::slot(Stage& stage, std::size_t index) const {
   return std::span(memory).first(terms_.pieces.size(index) / size_of(e) * partial_size(e));
 }
 
-// Those of the last run are made on the way there.
+// Whether this pump drives the stage's results. The last run's results are complete on the way
+// there, so the pump of that way also sends them.
 bool Chain::sends_results(const Stage& stage) const {
   return ways_ == Ways::kBoth || (ways_ == Ways::kBack) == (stage.behind != nullptr);
 }
 
-// The first run's only row goes out as it is.
+// Whether the partial is a row as it is: the first run has one row only.
 bool Chain::sends_row(const Stage& stage) const {
   return stage.before == nullptr && stage.rows.size() == 1 && is_own_partial(terms_.how.element);
 }
 
-// The result is there: all local ranks get it.
+// Copies a piece of the result, which is in outs[0], to the other local ranks.
 void Chain::spread(std::size_t index) {
   const std::size_t at = terms_.pieces.at(index);
   for (std::size_t k = 1; k < terms_.outs.size(); ++k) {
@@ -145,7 +146,7 @@ bool Chain::return_results(Stage& stage) {
       spread(stage.got++);
       any = true;
     }
-    // Before its partial is out there is none: one thread does not ask for it in vain.
+    // With one thread for both ways, a result is not read before its partial was sent.
     const std::size_t awaited = ways_ == Ways::kBoth ? stage.sent : count_;
     if (!stage.result_in.is_busy() && stage.got < awaited) {
       const std::span into = result(stage.got);
@@ -223,7 +224,7 @@ Flood::Flood(const SpanMap& map, const std::vector<Link*>& hops, const Terms& te
     } else {
       stage.received = count_;
     }
-    // The root's host has it already, wherever its other runs are.
+    // The root's host has the data already, so nothing is sent to its other runs.
     if (s >= origin && s + 1 < runs.size() && runs[s + 1].host != root_host) {
       stage.outs.push_back({Flow(hops[s], Flow::Direction::kWrite)});
     }

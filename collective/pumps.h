@@ -1,5 +1,5 @@
-// Pumps: what one leader does with its lane's pieces of a large operation. They start flows and
-// reckon; SpanPart moves the flows and waits for them.
+// Pumps: a lane leader's work on the pieces of a large operation. A pump starts flows and computes;
+// SpanPart moves the flows and waits for them.
 #pragma once
 
 #include <array>
@@ -13,8 +13,8 @@
 
 namespace holdfast::collective {
 
-// Bytes [begin, begin + bytes) of an operation's `total`, cut into pieces. This lane's are those
-// whose numbers are `lane` modulo `lanes`.
+// Bytes [begin, begin + bytes) of an operation's `total`, cut into pieces. The pieces of this lane
+// are those whose number modulo `lanes` is `lane`.
 struct Pieces {
   std::size_t total = 0;
   std::size_t piece_bytes = 0;
@@ -23,9 +23,10 @@ struct Pieces {
   std::size_t lane = 0;
   std::size_t lanes = 1;
 
-  [[nodiscard]] std::size_t count() const;                    // In this lane.
-  [[nodiscard]] std::size_t number(std::size_t index) const;  // In the operation.
-  [[nodiscard]] std::size_t at(std::size_t index) const {     // From `begin` on.
+  // `index`: a piece's number in this lane, from 0 to count() - 1.
+  [[nodiscard]] std::size_t count() const;
+  [[nodiscard]] std::size_t number(std::size_t index) const;  // Its number in the operation.
+  [[nodiscard]] std::size_t at(std::size_t index) const {     // Its offset from `begin`, in bytes.
     return number(index) * piece_bytes - begin;
   }
   [[nodiscard]] std::size_t size(std::size_t index) const;
@@ -34,7 +35,7 @@ struct Pieces {
 class Pump {
  public:
   virtual ~Pump() = default;
-  // Starts what can be started. Returns whether there was anything.
+  // Starts all flows and computations that can start. Returns whether there were any.
   virtual bool advance() = 0;
   [[nodiscard]] virtual bool is_done() const = 0;
   [[nodiscard]] const std::vector<Flow*>& flows() const { return flows_; }
@@ -43,13 +44,14 @@ class Pump {
   std::vector<Flow*> flows_;
 };
 
-// A reduction along the runs: each run adds its rows to the partial of those before; the last one
-// has the result and sends it back.
+// A reduction along the runs of ranks: each run adds its rows to the partial result of the runs
+// before it. The last run has the result and sends it back the same way.
 //
-// A host between two others has twice as much to move as one thread can. So one may drive the way
-// there (kThere: partials, and what the last run makes of them), another one the way back. They
-// share nothing: the result of a piece comes only once its partial has come to the last run, so
-// this host has sent it on by then, and what it is written over is needed no more.
+// A host between two others has twice as much to move as one thread can. So one thread may drive
+// the way there (kThere: the partials, and the results that the last run makes of them), and
+// another thread the way back (kBack). They need no lock: a piece's result comes only once its
+// partial has reached the last run. By then this host has sent the partial on, and the rows that
+// the result overwrites are not needed any more.
 class Chain final : public Pump {
  public:
   enum class Ways : std::uint8_t { kBoth, kThere, kBack };
@@ -59,9 +61,9 @@ class Chain final : public Pump {
     std::uint64_t sequence = 0;
     Pieces pieces;
     std::vector<const std::byte*> rows;  // By local rank, at pieces.begin.
-    std::vector<std::byte*> outs;        // Where the result goes; the first is sent on from.
+    std::vector<std::byte*> outs;        // Where the result goes. Links read and write the first.
   };
-  using Buffers = std::vector<std::vector<std::byte>>;  // Kept for the next one.
+  using Buffers = std::vector<std::vector<std::byte>>;  // Memory that the next Chain uses again.
 
   // `hops`: by hop; null where this rank has no link.
   Chain(const SpanMap& map, const std::vector<Link*>& hops, const Terms& terms, Buffers& buffers,
@@ -71,14 +73,15 @@ class Chain final : public Pump {
 
  private:
   static constexpr std::size_t kSlots = 2;  // One is filled while the other is sent.
-  // What this host does for one of its runs.
+  // The state of this host's work for one of its runs.
   struct Stage {
     std::vector<const std::byte*> rows;
     Link* before = nullptr;  // Null: the first run.
     Link* behind = nullptr;  // Null: the last run.
     Flow partial_in, partial_out, result_in, result_out;
     std::array<std::vector<std::byte>*, kSlots> slots{};
-    // How many of the lane's pieces have come that far.
+    // How many of the lane's pieces are done. Partials: received, reduced, sent. Results: got
+    // here, passed on.
     std::size_t received = 0, reduced = 0, sent = 0, got = 0, passed = 0;
   };
   [[nodiscard]] bool sends_results(const Stage& stage) const;
@@ -99,14 +102,14 @@ class Chain final : public Pump {
   std::vector<const std::byte*> piece_rows_;
 };
 
-// Copies of what one run's host has, outwards along the runs to all other hosts.
+// Copies data of one host to all others, outwards along the runs of ranks.
 class Flood final : public Pump {
  public:
   struct Terms {
-    int root = 0;  // A rank of the host that has it.
+    int root = 0;  // A rank of the host that has the data.
     std::uint64_t sequence = 0;
     Pieces pieces;
-    std::byte* place = nullptr;  // Of this host, at pieces.begin; the root's is only read.
+    std::byte* place = nullptr;  // This host's memory, at pieces.begin. The root's is only read.
   };
   Flood(const SpanMap& map, const std::vector<Link*>& hops, const Terms& terms);
   bool advance() override;
@@ -118,7 +121,7 @@ class Flood final : public Pump {
     std::size_t sent = 0;
   };
   struct Stage {
-    Link* source = nullptr;  // Null: this host has all.
+    Link* source = nullptr;  // Null: this host is the root's, and has all data.
     Flow in;
     std::size_t received = 0;
     std::vector<Out> outs;

@@ -50,7 +50,7 @@ bool Queue::is_idle() const {
   return waiting_.empty() && !busy_;
 }
 
-// What was started is run, also when stopping.
+// The thread. It runs all that was started, also after `stopping_` was set.
 void Queue::run() {
   if (on_thread_) on_thread_();
   std::unique_lock lock(mutex_);

@@ -1,5 +1,6 @@
-// Queue: operations that were started, run one after another on a thread of its own. Each team has
-// one; that of the world's team also runs the sums of the steps, so that there is one order.
+// Queue: runs started operations one after another, on a thread of its own. Each team has one. The
+// queue of the world's team also runs the gradient sums of the steps, so that all operations of the
+// world have one order.
 #pragma once
 
 #include <atomic>
@@ -18,14 +19,15 @@
 
 namespace holdfast::collective {
 
-// An operation that was started. Any thread; it outlives its queue.
+// An operation that was started. Any thread; a Work may outlive its queue.
 class Work {
  public:
-  // An error: the operation could not begin.
+  // Returns an error if the operation could not begin.
   using Body = std::function<Result<Verdict>()>;
   explicit Work(Body body) : body_(std::move(body)) {}
 
-  // What it came to, once it has ended; may be called again.
+  // Waits for the end, and returns how the operation ended. wait_for() returns nothing if it has
+  // not ended within `limit`. Both may be called again.
   [[nodiscard]] Result<Verdict> wait();
   [[nodiscard]] std::optional<Result<Verdict>> wait_for(Duration limit);
 
@@ -42,19 +44,19 @@ class Work {
 // Any thread.
 class Queue {
  public:
-  // The queue's thread calls `on_thread` once, when it begins. It calls `on_failed` whenever it
-  // runs empty and an operation has failed since it last did. Both may be empty functions.
+  // The queue's thread calls `on_thread` once, when it begins. It calls `on_failed` each time that
+  // the queue becomes empty, if an operation has failed since the last call. Both may be empty.
   explicit Queue(std::function<void()> on_thread = {}, std::function<void()> on_failed = {})
       : on_thread_(std::move(on_thread)), on_failed_(std::move(on_failed)) {}
-  // Runs all that was started, so abort their groups before.
+  // Waits for all that was started, so abort the operations' groups before.
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
-  // The thread is made by the first start.
+  // The first call makes the thread.
   [[nodiscard]] std::shared_ptr<Work> start(Work::Body body);
-  void drain();  // Returns when nothing is under way, `on_failed` neither.
-  // Whether no operation is under way. It is so as soon as the last Work can be seen to have ended.
+  void drain();  // Waits until no operation is under way, nor a call of `on_failed`.
+  // Whether no operation is under way. True at the latest when wait() of the last Work returns.
   [[nodiscard]] bool is_idle() const;
 
  private:
@@ -62,13 +64,13 @@ class Queue {
 
   const std::function<void()> on_thread_;
   const std::function<void()> on_failed_;
-  std::atomic<bool> used_ = false;  // Whoever only makes operations of its own takes no lock.
+  std::atomic<bool> used_ = false;  // start() was called. Until then drain() takes no lock.
   mutable std::mutex mutex_;
   std::condition_variable started_;
   std::condition_variable progress_;
   std::deque<std::shared_ptr<Work>> waiting_;
   bool busy_ = false;
-  bool failed_ = false;   // An operation, since on_failed_ was called.
+  bool failed_ = false;   // An operation has failed since the last call of on_failed_.
   bool telling_ = false;  // on_failed_ is being called.
   bool stopping_ = false;
   std::thread thread_;

@@ -1,4 +1,4 @@
-// A queue runs all that was started, in order, and tells what came of each.
+// A queue runs all started operations in order, and returns the outcome of each.
 #include "collective/queue.h"
 
 #include <gtest/gtest.h>

@@ -17,7 +17,7 @@ namespace {
 
 using Rows = std::span<const std::byte* const>;
 
-// Numbers that are kept in less memory than they are reckoned with in.
+// Types that are stored in fewer bytes than they are computed in, and bool.
 struct Bfloat16 {
   std::uint16_t bits;
 };
@@ -32,7 +32,7 @@ float widen(Bfloat16 x) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
 }
 
-// To the nearest, ties to even.
+// Rounds to the nearest, ties to even.
 void narrow(float x, Bfloat16& to) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   if (std::isnan(x)) {
@@ -85,7 +85,7 @@ void narrow(T x, T& to) {
   to = x;
 }
 
-// Whole numbers wrap round; true is what is not 0.
+// Whole numbers wrap around. For bool the sum is "or": any number but 0 converts to true.
 template <class T>
 T add(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) return a + b;
@@ -98,7 +98,7 @@ T multiply(T a, T b) {
   return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
 }
 
-// The less or the greater. NaN wins, whichever rank has it.
+// The lesser or the greater. If either is NaN, so is the result.
 template <Op kOp, class T>
 T extreme(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -158,7 +158,7 @@ constexpr std::array<std::array<Reduce, kOps>, sizeof...(Stored)> table_of() {
   return {by_op<Stored>(std::make_index_sequence<kOps>())...};
 }
 
-// Of a type that is kept in less memory than it is reckoned with in.
+// reduce_part() for float16 and bfloat16, whose partials are float.
 template <Op kOp, class Stored>
 void part_as(std::byte* to, const std::byte* before, Rows rows, std::size_t count,
              std::size_t all) {
@@ -199,7 +199,7 @@ void reduce_any(std::byte* out, Rows rows, std::size_t count, Reduction how) {
   kReduce[element][op](out, rows, count);
 }
 
-// Whether sum.h has it.
+// Whether sum.h has a fast path for it.
 bool is_fast(Reduction how) {
   return (how.op == Op::kSum || how.op == Op::kAverage) && is_summed(how.element);
 }
@@ -212,7 +212,7 @@ void divide_as(std::byte* data, std::size_t count, std::size_t by) {
   }
 }
 
-// What follows a fast sum.
+// The second half of Op::kAverage, after a fast sum.
 void divide(std::byte* data, std::size_t count, Reduction how, std::size_t by) {
   if (how.op != Op::kAverage) return;
   how.element == Element::kFloat32 ? divide_as<float>(data, count, by)
@@ -265,7 +265,7 @@ bool keeps_one_row(Reduction how) {
 
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
   constexpr std::size_t kWord = sizeof(std::int32_t);
-  constexpr std::size_t kLong = 4096;  // Below, the end of a pass past the caches costs more.
+  constexpr std::size_t kLong = 4096;  // Below, the fence after streaming stores costs too much.
   const bool fit = bytes >= kLong && reinterpret_cast<std::uintptr_t>(to) % kStreamed == 0;
   const std::size_t words = fit ? bytes / kWord : 0;
   if (words > 0) sum_rows(to, {&from, 1}, words, Element::kInt32, nullptr, true);

@@ -1,4 +1,4 @@
-// Every type and op is reduced in rank order, and rounded as it is promised.
+// Every type and op is reduced in rank order, and rounded as reduce.h says.
 #include "collective/reduce.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ std::vector<T> reduced(const std::vector<std::vector<T>>& rows, Element element,
   return out;
 }
 
-std::uint16_t half(double value) {  // By brute force: the nearest, ties to an even pattern.
+std::uint16_t half(double value) {  // The nearest float16, ties to even, by brute force.
   std::uint16_t best = 0;
   double least = std::numeric_limits<double>::infinity();
   for (std::uint16_t bits = 0; bits < 0x7c00; ++bits) {
@@ -73,7 +73,7 @@ TEST(Reduction, RoundsASumOfFloat16ToTheNearest) {
 }
 
 TEST(Reduction, RoundsOnceAndNotAfterEveryRank) {
-  // 2048 + 1 is 2048 in float16, twice; the sum of all three is 2050.
+  // Rounded after every rank, 2048 + 1 + 1 would be 2048 in float16. The right sum is 2050.
   const auto got =
       reduced<std::uint16_t>({{half(2048)}, {half(1)}, {half(1)}}, Element::kFloat16, Op::kSum);
   EXPECT_EQ(got[0], half(2050));
@@ -128,7 +128,7 @@ TEST(Reduction, MakesEveryRowTheResultWhereItIsInPlace) {
   }
 }
 
-// Runs of ranks, each of which adds its rows to the partial of those before.
+// reduce_part() over runs of ranks, each of which adds its rows to the partial of the runs before.
 TEST(Reduction, InPartsGivesTheSameBits) {
   constexpr std::size_t kBytes = 1000;
   for (std::uint64_t round = 0; round < 40; ++round) {

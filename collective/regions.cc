@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::size_t kWholePage = 4096;
 constexpr const char* kRegionPrefix = "sums-";
-constexpr int kRankBits = 16;  // Of an id: whose it is, so that a successor finds what is left.
+constexpr int kRankBits = 16;  // The low bits of an id are its rank: a successor finds old files.
 
 std::size_t whole_pages(std::size_t bytes) {
   return (bytes + kWholePage - 1) / kWholePage * kWholePage;
@@ -43,7 +43,7 @@ Error no_room(const std::string& path, std::size_t bytes) {
                              "; enlarge that file system")};
 }
 
-// With all its memory.
+// Sizes the file and takes all its memory at once.
 Status take(const os::Fd& file, const std::string& path, std::size_t bytes) {
   struct statvfs system {};
   const bool limited = ::fstatvfs(file.get(), &system) == 0 && system.f_blocks > 0;
@@ -54,7 +54,7 @@ Status take(const os::Fd& file, const std::string& path, std::size_t bytes) {
   return Error{Blame::kWorld, cat("can not size ", path, ": ", std::strerror(error))};
 }
 
-// The file gets what the pages hold, and then their addresses.
+// Copies the pages into the file, and then maps the file at their addresses.
 Status take_over(const os::Fd& file, const std::string& path, std::span<std::byte> pages) {
   std::size_t done = 0;
   while (done < pages.size()) {
@@ -78,7 +78,8 @@ Status take_over(const os::Fd& file, const std::string& path, std::span<std::byt
   return {};
 }
 
-// Where there is no memory for it, the pages stay those of the file, which nobody else finds then.
+// Makes the pages private again, with the same contents. If there is no memory for that, they stay
+// mapped to the file, which has no name any more.
 void give_back(std::span<std::byte> pages) {
   void* copy =
       ::mmap(nullptr, pages.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -93,11 +94,11 @@ void give_back(std::span<std::byte> pages) {
 }  // namespace
 
 Region::~Region() {
-  const bool is_ours = owner_ == ::getpid();  // In a forked child it is its parent's.
+  const bool is_ours = owner_ == ::getpid();  // A forked child must not remove its parent's file.
   if (is_ours && !path_.empty()) ::unlink(path_.c_str());
   if (!mapping_ && !bytes_.empty()) give_back({bytes_.data(), whole_pages(bytes_.size())});
-  // The other ranks have it mapped, for as long as the group lives. What one that was aborted may
-  // still write there gets a page of its own.
+  // The other ranks keep the file mapped as long as their groups live. So its memory is freed by
+  // punching a hole; if a rank in an aborted operation still writes there, it gets new pages.
   if (is_ours && mapping_) {
     (void)::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
                       static_cast<off_t>(whole_pages(bytes_.size())));

@@ -1,6 +1,6 @@
-// Regions: memory of this rank that the others can map, so that results are written straight into
-// it. It may come and go while groups live. Each rank has its own, so there is no layout to agree
-// on.
+// Regions: memory of this rank that the other ranks can map, so that they write results straight
+// into it. Regions may be added and removed while groups live. Each rank adds its own; the ranks
+// need not agree on sizes or addresses.
 #pragma once
 
 #include <sys/types.h>
@@ -19,20 +19,20 @@
 
 namespace holdfast::collective {
 
-// Of a region: no other of the run has it, before or after. 0: none.
+// Names a region; never used twice in a run. 0: no region.
 using RegionId = std::uint64_t;
 
-// Where numbers lie, said so that the other ranks find them. Itself it lies in shared memory.
+// The address of numbers in a form that means the same to all ranks. Lies in shared memory.
 struct RegionAddress {
   RegionId region = 0;
   std::uint64_t offset = 0;
 };
 
-// A file of the job's directory as memory; it is removed with it.
+// One region: a file in the job's directory, mapped. The destructor removes the file.
 class Region {
  public:
-  // Memory that the caller gave becomes private again, with what it holds. It still belongs to the
-  // caller. In a forked child this is so for the child alone.
+  // Memory that the caller gave becomes private again and keeps its contents. In a forked child
+  // that affects the child alone, and the file stays.
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
@@ -48,27 +48,28 @@ class Region {
   std::string path_;
   os::Fd file_;
   std::span<std::byte> bytes_;
-  SharedMapping mapping_;  // Null: the memory was given.
+  SharedMapping mapping_;  // Null if the caller gave the memory.
 };
 
 // The regions of one rank. Any thread.
 class Regions {
  public:
-  // Removes what a predecessor of this rank has left in the directory. The predecessor must be
-  // dead.
+  // Removes the files that a predecessor of this rank has left in the directory. Requires: the
+  // predecessor is dead.
   Regions(std::string directory, int rank);
 
-  // Null: new memory of zeros. Else the pages at `memory`, which keep their address and what they
-  // hold. Nobody uses them meanwhile, and up to the end of the last page nothing else lies there.
-  // Errors: a size or an address that is impossible, memory that is registered (kUser); no room on
-  // the file system (kWorld). Then nothing has changed.
+  // `memory` null: allocates zeros. Else shares the pages at `memory`, which keep their address and
+  // contents. Requires: nobody writes there during the call, and nothing else lies there up to the
+  // end of the last page. Errors: a size or an address that is impossible, memory that is
+  // registered already (kUser); no room on the file system (kWorld). After an error nothing has
+  // changed.
   Result<std::shared_ptr<Region>> add(std::byte* memory, std::size_t bytes);
-  // No operation on it is under way.
+  // Requires: no operation in the region is under way.
   void remove(const Region& region);
 
-  // Where these bytes lie, if they lie within one region.
+  // The address of these bytes, if one region of this rank holds all of them; else region 0.
   [[nodiscard]] RegionAddress address_of(const std::byte* data, std::size_t bytes) const;
-  // A whole region of any rank.
+  // Maps a whole region of any rank of this host.
   [[nodiscard]] Result<SharedMapping> open(RegionId id) const;
 
  private:

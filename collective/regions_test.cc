@@ -1,4 +1,4 @@
-// Memory that ranks register for themselves, and what of it all_reduce() makes.
+// Regions: memory that each rank registers for itself, and all_reduce() in it.
 #include "collective/regions.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ std::shared_ptr<Regions> regions_of(const TestJob& job, int rank) {
   return std::make_shared<Regions>(job.options(rank).directory, rank);
 }
 
-// A mapping of its own, as frameworks have them.
+// A private mapping, like the memory that a framework gives to Regions::add().
 class Given {
  public:
   explicit Given(std::size_t bytes) : bytes_(bytes) {
@@ -49,7 +49,7 @@ std::vector<std::string> region_files(const TestJob& job) {
   return found;
 }
 
-// Of the group's segment, in this process: what was shown is there, what was not takes no memory.
+// The memory of the group's segment in this process, in KiB: only pages that were written count.
 std::size_t segment_kilobytes(const TestJob& job) {
   std::ifstream maps("/proc/self/smaps");
   bool inside = false;
@@ -63,7 +63,7 @@ std::size_t segment_kilobytes(const TestJob& job) {
   return 0;
 }
 
-// Job::run() has a group each; here ranks keep their regions from group to group.
+// Like TestJob::run(), but the ranks keep their regions from one group to the next.
 void run_ranks(TestJob& job, const std::vector<std::shared_ptr<Regions>>& regions,
                const std::function<void(Group&, Regions&)>& body) {
   {
@@ -148,7 +148,7 @@ TEST(Regions, ASuccessorRemovesWhatItsPredecessorLeftAndNoMore) {
   const auto other = regions_of(job, 1);
   const auto theirs = other->add(nullptr, 100);
   const auto before = regions_of(job, 0);
-  const auto left = before->add(nullptr, 100);  // As of a process that was killed.
+  const auto left = before->add(nullptr, 100);  // Left behind, as if the process had been killed.
   ASSERT_TRUE(theirs && left);
   EXPECT_EQ(region_files(job).size(), 2U);
   const auto successor = regions_of(job, 0);
@@ -242,7 +242,7 @@ TEST(Regions, ASumGoesThroughTheWindowsWhereARankCanNotMapThoseOfAnother) {
       ASSERT_EQ(group.all_reduce(numbers), Outcome::kDone);
       EXPECT_TRUE(same_bits<float>(numbers, reference_sum<float>(3, 10'000, 6)));
     }
-    // Another region is as any other.
+    // A second region of the same rank works like the first.
     const auto second = mine.add(nullptr, 40'000);
     ASSERT_TRUE(second);
     const auto others = view<float>((*second)->bytes(), 0, 10'000);
@@ -268,14 +268,14 @@ TEST(Regions, RanksThatAskForDifferentSizesAreToldSo) {
   });
 }
 
-// One rank's memory of all kinds, from which it draws for each sum as it likes.
+// One rank's memory of all kinds. For each sum it draws one of them at random.
 class Drawer {
  public:
   Drawer(Regions& regions, int rank) : regions_(regions), rank_(rank) {}
   ~Drawer() {
     for (const auto& region : mine_) regions_.remove(*region);
   }
-  // A sum that all ranks make: what it is depends on `seed`, where it lies on the rank too.
+  // A sum that all ranks make. Its numbers depend on `seed`; their memory on the rank as well.
   template <class T>
   Outcome sum(Group& group, std::uint64_t seed, bool& right) {
     constexpr std::size_t kMost = 60'000;

@@ -1,4 +1,4 @@
-// RegisteredRows: the registered memory of all ranks of a host, in this process's memory.
+// RegisteredRows: the registered memory of all ranks of this host, mapped into this process.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +19,10 @@ struct RegisteredRows {
   std::vector<std::byte*> rows;  // By rank; empty: there is none.
   std::span<std::byte> own;
 
-  // Maps the files that Options::registered names. Errors: one that can not be mapped.
+  // Maps the files that Options::registered names. Error: a file can not be mapped.
   static Result<RegisteredRows> map(const Group::Options& options);
-  // Where in this rank's own these bytes lie; kOutside: nowhere. No bytes lie at 0.
+  // The offset of these bytes in this rank's registered memory; kOutside: they are not in it. For
+  // zero bytes: 0, wherever `data` points.
   [[nodiscard]] std::uint64_t offset_of(const std::byte* data, std::size_t bytes) const;
 };
 

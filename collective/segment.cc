@@ -31,8 +31,8 @@ std::string file_name(const Group::Options& o) {
   return cat(kPrefix, o.generation, "-", run);
 }
 
-// What lower generations of this run that never formed have left behind. Files of other runs stay:
-// nobody here opens them, and whose run is the older one can not be told.
+// Removes the files of this run's lower generations, which never formed. Files of other runs stay:
+// this run never opens them, and it can not tell which run is the older one.
 void remove_lower(const Group::Options& o) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(o.directory, ignored)) {
@@ -45,7 +45,7 @@ void remove_lower(const Group::Options& o) {
   }
 }
 
-// os::take_memory(), again and again where there is no room, for at most `limit`.
+// Calls os::take_memory() again and again while there is no room, for at most `limit`.
 template <class GivenUp>
 int take_in_time(const os::Fd& file, std::uint64_t offset, std::uint64_t bytes,
                  std::chrono::milliseconds limit, const GivenUp& given_up) {
@@ -127,9 +127,10 @@ Error Segment::no_room(const Group::Options& o) {
                              " once they exchange numbers; make room there")};
 }
 
-// A write to memory that a full tmpfs can not give is SIGBUS. So what every job uses is taken
-// before: the control pages, and of each half the first. To take all of it would cost each recovery
-// of four ranks a millisecond; what sums of private memory show is taken with the first of them.
+// A write to memory that a full tmpfs can not give is SIGBUS. So the memory that every job uses is
+// taken before: the control pages here, and the first page of each half in open(). To take all of
+// it would make each recovery of four ranks a millisecond longer; take_window() takes the rest when
+// an operation needs it.
 Status Segment::take_first(const os::Fd& file, std::size_t bytes, const Group::Options& o) {
   const int error = take_in_time(file, 0, bytes, o.room_timeout, [] { return false; });
   if (error == 0) return {};
@@ -152,9 +153,10 @@ bool Segment::take_window(std::size_t bytes) {
   return true;
 }
 
-// The file is made without a name, filled in, and then linked: nobody can open it half made, only
-// one link succeeds, and a crash leaves nothing behind. It holds one page till then: every rank may
-// come to make one, where there is room for a single segment only.
+// The file is made without a name, filled in, and then linked. So nobody can open an incomplete
+// file, only one rank's link succeeds, and a crash leaves nothing behind. Until the link the file
+// has only one page of memory, because all ranks may make one at once, and there may be room for a
+// single segment only.
 Status Segment::publish(const Group::Options& o, const std::string& path) {
   const auto failed = [&path](const char* what) {
     return Error{Blame::kWorld, cat("can not ", what, " the group's segment ", path, ": ",
@@ -183,7 +185,7 @@ Result<os::Fd> Segment::open_or_publish(const Group::Options& o, const std::stri
     os::Fd file = *std::move(opened);
     if (!file) {
       const Status made = publish(o, path);
-      // Another rank's may have taken the last room just now.
+      // No room? Another rank may have published its file just now, and taken the last room.
       if (!made && ::access(path.c_str(), F_OK) != 0) return made.error();
       continue;
     }

@@ -1,5 +1,5 @@
-// Segment: the shared memory of one generation of one group: its gate, the ranks' requests, and
-// their windows: through a rank's window the others see what it shows.
+// Segment: the shared memory of one group in one generation: the gate, the ranks' requests, and
+// their windows. A rank passes data to the others by writing it into its window.
 #pragma once
 
 #include <atomic>
@@ -21,39 +21,42 @@ namespace holdfast::collective {
 
 class Segment {
  public:
-  // Makes the file or opens it, as Group::join says.
-  // `names`: by rank, what the ranks are called in errors; empty: by their numbers here.
+  // Makes the file or opens it, as Group::join() says. `names`: by rank of the segment, its number
+  // in errors; empty: the rank itself.
   static Result<std::unique_ptr<Segment>> open(const Group::Options& options,
                                                std::vector<int> names = {});
-  static Status check(const Group::Options& options);  // What can be checked without the others.
-  // Waits for all ranks; once.
+  static Status check(const Group::Options& options);  // Checks what needs no other rank.
+  // Waits for all ranks. Call it once.
   Status meet(const Group::Options& options, const std::stop_token& cancel);
 
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int world_size() const { return world_size_; }
-  // Barrier 0 of the gate was the joining.
+  // Barrier 0 of the gate is meet().
   [[nodiscard]] Gate& gate() const { return control().gate; }
 
-  // Rank's request of the given parity. Two are enough: a rank writes that of operation k + 2 only
-  // after all have arrived at operation k + 1, so have read those of k.
+  // The rank's request in operation `sequence`. There is room for two, by parity. That is enough: a
+  // rank writes the request of operation k + 2 only after all ranks have arrived at operation
+  // k + 1, and so have read the requests of k.
   [[nodiscard]] Request& request(int rank, std::uint64_t sequence) const {
     return state_of(rank).requests[sequence % 2].request;
   }
-  // A half of the rank's window. A half is written again only after all ranks have arrived at a
-  // barrier that came after the last look at it. Mostly the two are used in turn.
+  // One half of the rank's window, chosen by the parity of `piece`. A half may be written again
+  // only after all ranks have arrived at a barrier after they last read it. Mostly the two halves
+  // are used in turn.
   [[nodiscard]] std::byte* window(int rank, std::uint64_t piece) const;
   [[nodiscard]] std::size_t half_bytes() const { return half_bytes_; }
 
-  // Which blocks of the rank's share have been taken; see HostPart::take().
+  // How many blocks of the rank's share have been taken; see HostPart::take().
   [[nodiscard]] std::atomic<std::uint64_t>& taken(int rank) const { return state_of(rank).taken; }
 
-  // Of both halves of this rank so many bytes, before the first is written to; false: no room, for
-  // as long as Options::room_timeout, or until somebody has ended this generation.
+  // Takes the memory of the first `bytes` bytes of both halves of this rank's window; call it
+  // before writing there. False: there was no room within Options::room_timeout, or before somebody
+  // ended this generation.
   [[nodiscard]] bool take_window(std::size_t bytes);
   [[nodiscard]] const std::string& directory() const { return directory_; }
 
-  void leave();                                 // Tells the others; see Gate.
-  [[nodiscard]] std::vector<int> left() const;  // By name.
+  void leave();                                 // This rank comes no more; ends the gate.
+  [[nodiscard]] std::vector<int> left() const;  // The ranks that left, as their names in errors.
 
  private:
   [[nodiscard]] int name_of(int rank) const {
@@ -78,7 +81,7 @@ class Segment {
     std::uint64_t window_bytes;
     bool operator==(const Identity&) const = default;
   };
-  // What the file begins with. Behind it come the ranks' states, and on new pages their windows.
+  // The beginning of the file. After it come the RankStates and, on new pages, the windows.
   struct Control {
     Identity identity;
     Gate gate;
@@ -87,7 +90,7 @@ class Segment {
 
   Segment(const Group::Options& options, os::Fd file, SharedMapping mapping);
   static Identity identity_of(const Group::Options& options);
-  static std::size_t control_bytes(int world_size);  // With the ranks' states; whole pages.
+  static std::size_t control_bytes(int world_size);  // Control and RankStates, in whole pages.
   static std::size_t size_of(const Group::Options& options);
   static Result<os::Fd> open_or_publish(const Group::Options& options, const std::string& path,
                                         int name);
@@ -109,7 +112,7 @@ class Segment {
   int world_size_;
   std::size_t half_bytes_;
   std::chrono::milliseconds room_timeout_;
-  std::size_t taken_ = 0;  // Of each of this rank's halves.
+  std::size_t taken_ = 0;  // Bytes taken of each half of this rank's window.
 };
 
 }  // namespace holdfast::collective

@@ -13,14 +13,14 @@ namespace holdfast::collective {
 
 using SharedMapping = std::shared_ptr<const os::Mapping>;
 
-// Bytes [offset, offset + bytes) of the file, readable, writable and shared. `name` is for errors:
-// a file that is shorter than that, or that the kernel does not map. Within a process, two mappings
-// of the same range of the same file are one. So threads that are ranks of one group see the same
-// addresses, and the thread sanitizer sees what they do to each other.
+// Maps bytes [offset, offset + bytes) of the file, readable, writable and shared. Errors, which
+// name `name`: the file is shorter, or the kernel does not map it. Within a process, two mappings
+// of the same range of the same file are one. So in tests whose threads are ranks of one group, all
+// have the same addresses, and the thread sanitizer sees their races.
 Result<SharedMapping> map_shared(const os::Fd& file, const std::string& name, std::uint64_t offset,
                                  std::uint64_t bytes);
 
-// The file of that path, to be read and written; never one that a link names.
+// Opens the file for reading and writing. Refuses a symbolic link.
 Result<os::Fd> open_shared(const std::string& path);
 
 }  // namespace holdfast::collective

@@ -64,8 +64,8 @@ inline SocketPair local_pair() {
 
 class SocketLink final : public Link {
  public:
-  // `most`: bytes that move at a time; 0: as many as can. `lies`: not 0: now and then a byte that
-  // is read is another than was written, by this seed.
+  // `most`: bytes that move at a time; 0: as many as can. `lies`: a seed by which a byte that is
+  // read is now and then falsified; 0: never.
   SocketLink(os::Fd socket, std::size_t most, std::uint64_t lies)
       : socket_(std::move(socket)), most_(most), lies_(lies) {
     const int flags = ::fcntl(socket_.get(), F_GETFL);
@@ -83,7 +83,8 @@ class SocketLink final : public Link {
     if (n > 0) return {State::kMoved, static_cast<std::size_t>(n)};
     return {n < 0 && errno == EAGAIN ? State::kWantsToWrite : State::kOver, 0};
   }
-  [[nodiscard]] bool is_duplex() const override { return most_ == 0; }  // `moves_` is for one.
+  // Only one thread may change `moves_`.
+  [[nodiscard]] bool is_duplex() const override { return most_ == 0; }
   [[nodiscard]] int descriptor() const override { return socket_.get(); }
   void cut() override { ::shutdown(socket_.get(), SHUT_RDWR); }
 
@@ -110,7 +111,7 @@ class Meeting {
 
   std::atomic<std::size_t> most = 0;  // For SocketLink.
   std::atomic<bool> over_tcp = false;
-  std::uint64_t liars = 0;  // Not 0: the seed of what links lie.
+  std::uint64_t liars = 0;  // The seed of SocketLink's `lies`; 0: links are true.
   // Called with the ends of a new link.
   std::function<void(const Key&, int, int)> on_link;
 
@@ -213,7 +214,7 @@ class SpanJob {
         size(), [this](int rank) { return join(rank); }, body);
     ++base_.generation;
   }
-  // The same, each also with its rank of a group on one host.
+  // The same, but each rank also joins a group on one host, to compare with.
   void run_beside_one_host(const std::function<void(Group& span, Group& host)>& body) {
     run([&](Group& span) {
       Group::Options o = base_;

@@ -6,9 +6,9 @@
 namespace holdfast::collective {
 namespace {
 
-// A hop is told from the rounds by its number, and hops from each other.
+// Channels of hops have this bit, which those of rounds never have.
 constexpr std::uint32_t kHopChannel = 1U << 30;
-constexpr int kRoundShift = 16;  // Above the number of a host.
+constexpr int kRoundShift = 16;  // In a round's channel: the round, above the sending host.
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// SpanMap: which ranks of a group lie on which host, and who is linked with whom. Pure: every rank
-// comes to the same map.
+// SpanMap: which ranks of a group lie on which host, and which ranks are linked. A pure function of
+// its arguments, so that the maps of all ranks fit together.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,9 @@ struct Run {
 };
 
 // Hosts are numbered in the order of their first ranks, and the ranks of each host from 0 on. The
-// first ranks of all hosts are lane 0, the second ones lane 1, and so on, as far as all hosts have
-// one. Hop s of a lane is the link between its ranks on the hosts of run s and of run s + 1.
+// first ranks of all hosts are lane 0, the second ranks lane 1, and so on; there are as many lanes
+// as the smallest host has ranks. Hop s of a lane is the link between the lane's ranks on the hosts
+// of run s and of run s + 1.
 struct SpanMap {
   SpanMap(std::span<const int> host_by_rank, int rank);
 
@@ -31,13 +32,13 @@ struct SpanMap {
   [[nodiscard]] int local_size() const { return static_cast<int>(mates().size()); }
   [[nodiscard]] bool leads_lane() const { return local < lanes; }
   [[nodiscard]] bool leads_host() const { return local == 0; }
-  [[nodiscard]] std::size_t rounds() const;  // Of a meeting.
+  [[nodiscard]] std::size_t rounds() const;  // The rounds of a meeting (SpanPart).
   [[nodiscard]] int host_at(int distance) const { return (host + distance + hosts()) % hosts(); }
 
   // The links of this rank: for each round of a meeting one to send on and one to receive on; then
   // its hops.
   [[nodiscard]] std::vector<Wanted> wanted(std::span<const Rank> world_ranks) const;
-  [[nodiscard]] std::vector<std::size_t> hops() const;  // Those that this rank has a link for.
+  [[nodiscard]] std::vector<std::size_t> hops() const;  // The hops of which this rank is an end.
 
   std::vector<int> host_of;             // By rank.
   std::vector<int> local_of;            // By rank: its number on its host.

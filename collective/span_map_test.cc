@@ -1,4 +1,4 @@
-// Who is linked with whom: every rank comes to links that fit those of its peers.
+// Which ranks are linked: the links that a rank asks for fit those that its peers ask for.
 #include "collective/span_map.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(SpanMap, NumbersHostsLanesAndRuns) {
   EXPECT_TRUE(SpanMap(hosts, 6).hops().empty()) << "the other host has no fourth rank";
 }
 
-// Of any layout: what one rank wants is what its peer wants, and one of the two connects.
+// In random layouts, both ranks of a link ask for it, and exactly one of the two connects.
 TEST(SpanMap, BothEndsOfALinkWantIt) {
   for (std::uint64_t round = 0; round < 300; ++round) {
     const std::size_t size = 2 + derive(1, round) % 20;
@@ -44,7 +44,7 @@ TEST(SpanMap, BothEndsOfALinkWantIt) {
         EXPECT_NE(host_of[static_cast<std::size_t>(rank)],
                   host_of[static_cast<std::size_t>(w.peer)]);
         const auto key = std::tuple(std::min(rank, w.peer), std::max(rank, w.peer), w.channel);
-        // 1: one rank connects to the other, which is said once by each.
+        // The two ends of a link must agree on whether the lower rank connects.
         const bool lower_connects = w.connects == (rank < w.peer);
         ends[key] += lower_connects ? 1 : 100;
         ++links;

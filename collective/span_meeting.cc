@@ -12,19 +12,21 @@
 namespace holdfast::collective {
 namespace {
 
-// An operation is done by its meeting alone up to so many bytes of a rank, and of all ranks.
+// An operation is small, and done by its meeting alone, if it has at most this many bytes per rank
+// and over all ranks.
 constexpr std::size_t kMeetingBytes = std::size_t{8} << 10;
 constexpr std::size_t kMeetingBytesOfAll = std::size_t{256} << 10;
-// In the leader's window: the outcome, then its sentence, or at kDataAt what was gathered. The
-// sentence is as long on all hosts: it ends where the smallest half of a window does.
+// In the leader's window: the outcome; then, at kSentenceAt, its sentence or, at kDataAt, the
+// gathered data. The sentence is cut so that it fits into the smallest half of a window, and is the
+// same on all hosts.
 constexpr std::size_t kDataAt = 64;
 constexpr std::size_t kSentenceAt = 16;
 constexpr std::size_t kSentenceMax = 4096 - kSentenceAt;
-// How long a rank that leaves takes the time to tell the others.
+// The most time that a rank that leaves spends on telling the others.
 constexpr std::chrono::seconds kFarewell{1};
 constexpr int kLookAgainMs = 20;
 
-// A block begins with it. Then come the requests, then the data.
+// The beginning of a block. Then come the requests, then the data.
 struct BlockHead {
   std::uint32_t host;
   std::uint32_t requests;
@@ -32,7 +34,7 @@ struct BlockHead {
   std::uint64_t data_bytes;
 };
 
-// What of a Request all ranks have to agree about is all before its last member.
+// A Request is sent without its last member, the address: ranks need not agree about that.
 constexpr std::size_t kShownBytes = offsetof(Request, address);
 static_assert(kShownBytes == 32 && std::has_unique_object_representations_v<Request>);
 
@@ -49,7 +51,7 @@ T read_as(const std::byte* from) {
   return value;
 }
 
-// Whether a request that came may be talked about.
+// Whether a received request has valid enumerators, so that it can be described.
 bool is_sound(const Request& r) {
   return r.kind <= Kind::kIntroduction && r.element <= Element::kBytes && r.op <= Op::kAverage &&
          r.fault <= Fault::kNoRoom;
@@ -69,12 +71,12 @@ bool SpanPart::is_small(const Request& r) const {
   return gathered_bytes(r) <= room;
 }
 
-// What all hosts show together, if the request is small.
+// Bytes of data that all hosts together send in the meeting, if the request is small.
 std::size_t SpanPart::gathered_bytes(const Request& r) const {
   return r.kind == Kind::kBroadcast ? r.bytes : r.bytes * static_cast<std::size_t>(world_size_);
 }
 
-// What a host shows whose ranks all ask for this.
+// Bytes of data that `host` sends in the meeting, if all its ranks have this request.
 std::size_t SpanPart::shown_bytes(const Request& r, int host) const {
   if (r.fault != Fault::kNone || !is_small(r)) return 0;
   if (r.kind != Kind::kBroadcast) {
@@ -84,8 +86,8 @@ std::size_t SpanPart::shown_bytes(const Request& r, int host) const {
   return known && map_.host_of[static_cast<std::size_t>(r.root)] == host ? r.bytes : 0;
 }
 
-// What a rank shows needs memory, which has to be there before it is written to. `large`: of each
-// half, if the request is not small.
+// Takes the memory of this rank's window before data is written there: on a full tmpfs the write
+// would be SIGBUS. `large`: the bytes of each half that a request needs which is not small.
 Fault SpanPart::have_room(const Request& request, std::size_t large) {
   if (!has_mates()) return Fault::kNone;
   std::size_t bytes = large;
@@ -128,7 +130,7 @@ void SpanPart::add_own_block(std::span<const std::byte> shown) {
 
 // ---- what comes ---------------------------------------------------------------------------------
 
-// Whether such a frame may come now, and with so many bytes.
+// Whether this frame may come in this round, and is not longer than the blocks could be.
 bool SpanPart::accepts(const Frame& frame, std::size_t round) const {
   if (frame.magic != Frame::kMagic || frame.sequence != operations_) return false;
   if (frame.type == FrameType::kLeft) {
@@ -164,7 +166,7 @@ bool SpanPart::take_block(std::size_t& at, std::size_t end, int host) {
     if (!is_sound(shown)) return false;
   }
   block.same_options = head.identity == identity_;
-  // With other options, other data may be small there.
+  // If that host has other options, another size may be right there.
   const bool one = head.requests == 1;
   const std::size_t data = one ? shown_bytes(block.requests[0], host) : 0;
   if (block.same_options && head.data_bytes != data) return false;
@@ -197,8 +199,8 @@ bool SpanPart::take_left(std::vector<int>& left) const {
 
 // ---- rounds -------------------------------------------------------------------------------------
 
-// Sends on what this host has, and receives. `left` gets the ranks if some have left: then nothing
-// else came.
+// One round: sends the blocks that this host has, and receives others. `left` gets the ranks that
+// have left; if there are any, no blocks came.
 Outcome SpanPart::exchange(std::size_t round, std::vector<int>& left) {
   const std::size_t had = std::size_t{1} << round;
   const std::size_t sent = std::min(had, block_of_.size() - had);
@@ -214,7 +216,7 @@ Outcome SpanPart::exchange(std::size_t round, std::vector<int>& left) {
   const std::array<Flow*, 2> both = {&out, &in};
   out.begin(std::span(blocks_).first(end));
   from.expect_frame();
-  // A host that has left reads no more. It has told all of us, by what we wait for.
+  // If the link that we send on is over, the host may just have left: what we wait for says so.
   bool out_over = false;
   for (bool has_frame = false, has_all = false; !has_all || (out.is_busy() && !out_over);) {
     bool moved = false;
@@ -249,7 +251,8 @@ Outcome SpanPart::exchange(std::size_t round, std::vector<int>& left) {
   return sound ? Outcome::kDone : lost();
 }
 
-// Whether no host has ended the group. Who has left has said so, and is not looked at any more.
+// Whether no other host has ended the group: none of the links that blocks come on is over. A host
+// that leaves sends a frame first; after that its link is not looked at.
 bool SpanPart::others_go_on() {
   for (Incoming& from : incoming_) {
     from.expect_frame();
@@ -258,7 +261,7 @@ bool SpanPart::others_go_on() {
   return true;
 }
 
-// Tells the other hosts, by what they wait for next, that these ranks will not come.
+// Tells the other hosts that these ranks will not come, in place of the blocks they wait for.
 void SpanPart::send_left(std::size_t first_round, std::uint64_t sequence,
                          const std::vector<int>& left) {
   std::vector<std::byte> farewell;
@@ -285,7 +288,7 @@ void SpanPart::send_left(std::size_t first_round, std::uint64_t sequence,
 
 // ---- verdicts -----------------------------------------------------------------------------------
 
-// All blocks are there.
+// Requires: the blocks of all hosts have come.
 Verdict SpanPart::verdict_on_blocks() {
   const Request& first = block_of_[0].requests[0];
   bool same = first.fault == Fault::kNone;
@@ -317,7 +320,7 @@ Verdict SpanPart::verdict_on_blocks() {
           describe_mismatch(by_rank, segment_->directory()).substr(0, kSentenceMax)};
 }
 
-// Puts what all have shown where it belongs: by rank, or the root's alone.
+// Copies the blocks' data to `to`: all ranks' in rank order or, in a broadcast, the root's.
 void SpanPart::place_data(std::byte* to) {
   const Request& request = block_of_[0].requests[0];
   for (std::size_t i = 0; i < block_of_.size(); ++i) {
@@ -353,7 +356,8 @@ Verdict SpanPart::heard() const {
   return {outcome, std::string(reinterpret_cast<const char*>(window + kSentenceAt), length)};
 }
 
-// The leader's side: all hosts' blocks, and what follows from them. Not kDone: nobody is told.
+// The leader's side of a meeting: exchanges blocks with all hosts and sets `verdict`. Another
+// outcome than kDone: there is no verdict, and the group is aborted.
 Outcome SpanPart::lead(std::span<const std::byte> shown, Verdict& verdict) {
   add_own_block(shown);
   sender_over_ = false;
@@ -365,7 +369,7 @@ Outcome SpanPart::lead(std::span<const std::byte> shown, Verdict& verdict) {
     verdict = {Outcome::kLeft, name_ranks(left) + (left.size() == 1 ? " has" : " have")};
     return Outcome::kDone;
   }
-  if (sender_over_) return lost();  // Somebody has not got what we have sent.
+  if (sender_over_) return lost();  // A host did not get all that we sent, though nobody left.
   verdict = verdict_on_blocks();
   if (verdict.outcome != Outcome::kDone) return Outcome::kDone;
   if (has_mates()) {
@@ -378,8 +382,8 @@ Outcome SpanPart::lead(std::span<const std::byte> shown, Verdict& verdict) {
   return Outcome::kDone;
 }
 
-// After a failure nothing is shown any more: slower mates may still be reading what was shown
-// before.
+// After a failure nothing is written to the segment any more: slower mates may still read what was
+// written before.
 Outcome SpanPart::meet(Request request, std::span<const std::byte> shown) {
   if (final_ != Outcome::kDone) return aborted() ? Outcome::kAborted : final_;
   request.sequence = ++operations_;
@@ -396,7 +400,8 @@ Outcome SpanPart::meet(Request request, std::span<const std::byte> shown) {
   data_ = gathered_.data();
   if (has_mates()) {
     if (map_.leads_host()) tell_mates(verdict);
-    // After any other verdict the others end their groups, and that is no abort.
+    // After another verdict than kDone the other hosts end their groups, which cuts the links. That
+    // must not count as an abort.
     looks_around_ = looks_around_ && verdict.outcome == Outcome::kDone;
     if (const Outcome o = arrive_and_wait(); o != Outcome::kDone) return o;
     if (!map_.leads_host()) verdict = heard();

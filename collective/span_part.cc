@@ -15,11 +15,11 @@
 namespace holdfast::collective {
 namespace {
 
-// What of a large operation goes over a link at a time.
+// Bounds of the bytes that go over a link at a time in a large operation.
 constexpr std::size_t kLinkPieceMax = std::size_t{256} << 10;
 constexpr std::size_t kLinkPieceMin = std::size_t{32} << 10;
 constexpr std::size_t kLinkPieceUnit = 4096;
-// How often a rank that waits for other hosts looks for an abort by its mates.
+// The period in which a rank that waits for other hosts looks for an abort by its mates.
 constexpr int kLookMs = 20;
 constexpr std::chrono::milliseconds kLook{kLookMs};
 constexpr std::size_t kPiecesWorthAThread = 3;
@@ -43,7 +43,7 @@ std::uint64_t identity_of(const Group::Options& o, const SpanMap& map) {
   return digest(std::as_bytes(std::span(all)));
 }
 
-// What this host's ranks have in common within it.
+// The options of the part of the group that is on this host.
 Group::Options within_host(const Group::Options& o, const SpanMap& map) {
   Group::Options local = o;
   local.rank = map.local;
@@ -101,7 +101,7 @@ Result<std::unique_ptr<Group>> SpanPart::join(const Options& options,
   return std::unique_ptr<Group>(std::move(part));
 }
 
-// Makes the links, but no longer than this host's ranks are all there.
+// Makes the links. Gives up as soon as a rank of this host has ended the gate.
 Status SpanPart::link(const Group::Options& options, const std::stop_token& cancel) {
   hops_.resize(map_.runs.size() - 1);
   const std::vector<Wanted> wanted = map_.wanted(options.world_ranks);
@@ -135,14 +135,14 @@ Status SpanPart::link(const Group::Options& options, const std::stop_token& canc
   if (is_worth_two_threads()) {
     try {
       two_threads_ = std::make_unique<os::Pool>(2);
-    } catch (const std::system_error&) {  // One does it all, more slowly.
+    } catch (const std::system_error&) {  // No second thread: one does it all, more slowly.
     }
   }
   return {};
 }
 
-// One of this host's runs has another one before and behind it, over links that two threads can
-// use, and there are cores for them.
+// Whether a second thread pays: a run of this host lies between two others, two threads can use the
+// links to these, and there are two cores for each lane.
 bool SpanPart::is_worth_two_threads() const {
   if (std::thread::hardware_concurrency() < 2 * static_cast<unsigned>(map_.lanes)) return false;
   const auto is_own = [&](std::size_t hop) { return hops_[hop] != nullptr; };
@@ -154,7 +154,7 @@ bool SpanPart::is_worth_two_threads() const {
                                 [](const Link* hop) { return hop == nullptr || hop->is_duplex(); });
 }
 
-// All hosts' ranks are there, and their options are the same.
+// Waits for the ranks of all hosts, and checks that their options are the same.
 Status SpanPart::meet_first(const Group::Options& options) {
   const Outcome met = meet({.kind = Kind::kBarrier}, {});
   if (met == Outcome::kDone) return {};
@@ -185,7 +185,8 @@ void SpanPart::abort() {
   cut();
 }
 
-// An operation of this rank is over for good, so it is for all: each stops whom it reaches.
+// An operation has failed on this rank, so it must end on all: abort() stops the mates and the
+// hosts at the other ends of this rank's links, and they do the same.
 Outcome SpanPart::lost() {
   abort();
   return final_ = Outcome::kAborted;
@@ -198,7 +199,8 @@ Outcome SpanPart::fail(Passage passage) {
   return end_with({Outcome::kLeft, name_ranks(left) + (left.size() == 1 ? " has" : " have")});
 }
 
-// Of kLeft, `why` names the ranks only: each rank says what it has asked for itself.
+// If the verdict is kLeft, its `why` only names the ranks. The rest of the sentence says what this
+// rank asked for.
 Outcome SpanPart::end_with(const Verdict& verdict) {
   if (verdict.outcome == Outcome::kDone) return verdict.outcome;
   const std::lock_guard lock(mutex_);
@@ -247,7 +249,7 @@ bool SpanPart::must_stop() const {
                       std::chrono::steady_clock::now() >= joining_->deadline);
 }
 
-// Until it is done; false: something ends the operation.
+// Runs the pump until it is done. False: the operation was ended before.
 bool SpanPart::drive(Pump& pump, std::vector<pollfd>& polled) const {
   for (;;) {
     bool moved = pump.advance();
@@ -319,13 +321,13 @@ Outcome SpanPart::reduce(const Chain::Terms& terms) {
   std::array<bool, 2> done{};
   two_threads_->run(2, [&](std::size_t way) {
     done[way] = way == 0 ? drive(there, polled_) : drive(back, polled_back_);
-    if (!done[way]) abort();  // So the other one ends as well.
+    if (!done[way]) abort();  // So that the other thread ends, too.
   });
   return done[0] && done[1] ? Outcome::kDone : lost();
 }
 
-// Each rank shows its numbers in the first half of its window. The result comes into the second
-// half of the leader's.
+// Each rank copies its numbers into the first half of its window. The result comes into the second
+// half of the window of the host's first rank.
 Outcome SpanPart::reduce_by_windows(const Numbers& to, const std::byte* from, Chain::Terms& terms) {
   for (int k = 0; k < map_.local_size(); ++k) terms.rows.push_back(segment_->window(k, 0));
   terms.outs = {segment_->window(0, 1)};
@@ -390,8 +392,8 @@ Outcome SpanPart::all_gather(std::span<const std::byte> mine, std::span<std::byt
   return Outcome::kDone;
 }
 
-// The root's bytes come into every rank's `own`. With mates, the root shows them in the first half
-// of its window, and they come into the second half of each other host's leader's.
+// Copies the root's bytes into every rank's `own`. On a host with several ranks they pass through a
+// window: the first half of the root's or, on other hosts, the second half of the first rank's.
 Outcome SpanPart::flood(int root, std::byte* own, std::size_t bytes) {
   const bool here = map_.host_of[static_cast<std::size_t>(root)] == map_.host;
   Flood::Terms terms{
@@ -408,7 +410,7 @@ Outcome SpanPart::flood(int root, std::byte* own, std::size_t bytes) {
     terms.pieces = pieces(bytes, at, std::min(portion_bytes_, bytes - at));
     if (rank_ == root) put(terms.place, own + at, terms.pieces.bytes);
     if (const Outcome o = arrive_and_wait(); o != Outcome::kDone) return o;
-    // The root shows its next bytes once it has passed, so what lies here is read before.
+    // Read before the next barrier: after that the root overwrites them.
     if (here && rank_ != root) put(own + at, terms.place, terms.pieces.bytes);
     if (const Outcome o = forward(); o != Outcome::kDone) return o;
     if (const Outcome o = arrive_and_wait(); o != Outcome::kDone) return o;

@@ -1,17 +1,18 @@
-// SpanPart: what a Group does whose ranks lie on several hosts. Within a host over shared memory,
-// as HostPart does; between the hosts over links.
+// SpanPart: a Group whose ranks are on several hosts. Within a host it uses shared memory, like
+// HostPart; between hosts it uses links.
 //
-// Every operation begins with a meeting. The ranks of a host show their requests, and few bytes of
-// data, in their segment. The host's first rank, its leader, exchanges them with the other hosts'
-// leaders: in round k each sends all it has to the host 2^k further on. Then it says the verdict to
-// its mates. Small operations are done with that: every rank reduces all rows for itself.
+// Every operation begins with a meeting. The ranks of a host write their requests, and the data of
+// a small operation, into the host's segment. The host's first rank, its leader, exchanges them
+// with the other leaders: in round k each sends all it has to the host 2^k further on. Then the
+// leader writes the verdict into the segment for its mates, the other ranks of its host. A small
+// operation needs no more: every rank reduces all rows for itself.
 //
-// In a large operation every lane's ranks (SpanMap) work along the runs of ranks: a partial sum
-// goes from run to run, always in rank order, so that its bits are those of one host. The result
-// comes back the same way. Pieces follow each other closely, so all links and cores are busy.
+// A large operation goes on in lanes (SpanMap). The ranks of a lane pass a partial sum from run to
+// run of ranks, always in rank order, so that the bits are those of one host. The result comes back
+// the same way. Pieces follow each other closely, so all links and cores are busy.
 //
-// Whatever goes wrong cuts all links of this rank, and aborts the host's gate. So everybody stops:
-// mates by the gate, other hosts by the links, theirs in turn.
+// Every failure cuts all links of this rank and aborts the host's gate. So all ranks stop: the
+// mates notice it by the gate, other hosts by the links, and those hosts do the same in turn.
 #pragma once
 
 #include <poll.h>
@@ -64,15 +65,16 @@ class SpanPart final : public Group {
     Deadline deadline;
     std::stop_token cancel;
   };
-  // A host's share of a meeting, as it lies in blocks_.
+  // What one host sends in a meeting, and where it lies in blocks_.
   struct Block {
     std::size_t at = 0;
     std::size_t end = 0;
-    std::vector<Request> requests;  // One if all its ranks ask for the same; else each one's.
+    std::vector<Request> requests;  // One if all ranks of the host have the same; else by rank.
     bool same_options = true;
   };
 
-  // What comes of a round, from the frame on; the frame perhaps before it is asked for.
+  // What is received in one round: a frame, then its bytes. The frame may be read before the round
+  // begins, by others_go_on().
   struct Incoming {
     Flow flow;
     Frame frame;
@@ -124,38 +126,39 @@ class SpanPart final : public Group {
   const int rank_;
   const int world_size_;
   const SpanMap map_;
-  const std::uint64_t identity_;  // Of what all ranks' options have in common.
+  const std::uint64_t identity_;  // A digest of the options that must be the same in all ranks.
   std::unique_ptr<Segment> segment_;
-  RegisteredRows registered_;                 // Of this host's ranks.
-  std::vector<std::unique_ptr<Link>> links_;  // Never changes once joined: abort() cuts them.
+  RegisteredRows registered_;                 // The rows of this host's ranks.
+  std::vector<std::unique_ptr<Link>> links_;  // Not changed after join(): any thread cuts them.
   std::vector<Link*> senders_;                // By round.
-  std::vector<Link*> hops_;                   // By hop; null: another rank's.
+  std::vector<Link*> hops_;                   // By hop; null: this rank is no end of it.
   std::size_t piece_bytes_ = 0;
-  std::size_t portion_bytes_ = 0;  // What goes through the windows at a time.
+  std::size_t portion_bytes_ = 0;  // The bytes that go through the windows at a time.
   std::optional<Joining> joining_;
   WaitPolicy wait_policy_;
-  std::uint64_t barriers_ = 1;                    // Of the host's gate, the joining among them.
-  std::uint64_t operations_ = ~std::uint64_t{0};  // Begun so far; number 0 is the joining.
+  std::uint64_t barriers_ = 1;  // Barriers passed at the host's gate; joining was the first.
+  std::uint64_t operations_ = ~std::uint64_t{0};  // The newest one's number; joining is number 0.
   Request current_;
   bool is_member_ = false;  // Has joined, and has not left.
 
-  // Of the meeting that is under way, where this rank leads.
-  std::vector<std::byte> blocks_;   // A frame, and behind it the blocks in the order of distance.
-  std::vector<Block> block_of_;     // By distance: this host's, the one before, ...
-  std::vector<Incoming> incoming_;  // By round.
-  std::vector<std::byte> came_;     // Behind the frame.
-  bool sender_over_ = false;
-  bool looks_around_ = false;        // While it waits for its mates: whether other hosts go on.
-  std::vector<std::byte> gathered_;  // What the meeting has brought, without mates.
-  const std::byte* data_ = nullptr;  // The same, wherever it lies: all ranks', or the root's.
+  // The meeting that is under way. Only the leader of a host uses these.
+  std::vector<std::byte> blocks_;    // A frame, then the blocks in the order of block_of_.
+  std::vector<Block> block_of_;      // By distance: this host's, the one of the host before, ...
+  std::vector<Incoming> incoming_;   // By round.
+  std::vector<std::byte> came_;      // The bytes received in this round, without the frame.
+  bool sender_over_ = false;         // A link that we sent on is over.
+  bool looks_around_ = false;        // While waiting for mates, look whether other hosts go on.
+  std::vector<std::byte> gathered_;  // The data of the meeting, if this rank has no mates.
+
+  const std::byte* data_ = nullptr;  // The data of the meeting: all ranks', or the root's.
 
   std::vector<pollfd> polled_;
   std::vector<pollfd> polled_back_;
-  std::unique_ptr<os::Pool> two_threads_;  // Where there is so much for this rank to move.
+  std::unique_ptr<os::Pool> two_threads_;  // Null: one thread is enough; is_worth_two_threads().
   std::vector<const std::byte*> rows_;
   Chain::Buffers buffers_;
-  Outcome final_ = Outcome::kDone;  // The first other outcome, once it has come.
-  mutable std::mutex mutex_;        // Of why_.
+  Outcome final_ = Outcome::kDone;  // The first outcome that was not kDone.
+  mutable std::mutex mutex_;        // Guards why_.
   std::string why_;
 };
 

@@ -1,4 +1,4 @@
-// Groups whose ranks lie on several hosts: the bits of one host, and how everything ends.
+// Groups over several hosts: they give the bits of one host, and end on all hosts.
 #include "collective/span_part.h"
 
 #include <gtest/gtest.h>
@@ -53,8 +53,8 @@ Bytes bytes_of_rank(std::size_t size, int rank, std::uint64_t seed) {
   return bytes;
 }
 
-// Numbers of any kind, but of NaN only the one that the processor makes itself: which of two others
-// wins is the compiler's choice of an order.
+// Replaces every NaN by the one that the processor makes itself. Which of two different NaNs a sum
+// keeps depends on the order of operands that the compiler chose.
 template <class Float>
 void keep_one_nan(Bytes& bytes) {
   const volatile Float infinity = std::numeric_limits<Float>::infinity();
@@ -112,7 +112,7 @@ TEST(Span, ReducesToTheBitsOfOneHost) {
     job.run_beside_one_host([](Group& span, Group& host) {
       for (const Reduction how : all_reductions()) {
         const std::size_t size = size_of(how.element);
-        // Of one piece, and of several that do not fill the last one. 8 KiB are still small.
+        // A few numbers; 8 KiB, which is still small; and several pieces, the last one not full.
         for (const std::size_t count :
              std::initializer_list<std::size_t>{std::size_t{3}, 8192 / size, 100'000 / size}) {
           expect_same_sums(span, host, how, count, count % 2 == 0);
@@ -214,7 +214,7 @@ TEST(Span, GathersInRankOrder) {
   }
 }
 
-// What lies in a window is never shown over before all have read it, whatever follows whatever.
+// A window is never overwritten before all ranks have read it, whatever operation comes next.
 TEST(Span, OperationsOfAllKindsFollowEachOther) {
   for (const Hosts& hosts : {Hosts{0, 0, 1, 1}, Hosts{0, 0, 0, 1}, Hosts{0, 1, 0, 1, 0}}) {
     SCOPED_TRACE(name(hosts));
@@ -285,7 +285,7 @@ TEST(Span, WhoeverWaitsForARankThatHasLeftIsTold) {
     for (int leaver = 0; leaver < static_cast<int>(hosts.size()); ++leaver) {
       SCOPED_TRACE(cat(name(hosts), ": ", leaver));
       SpanJob job(hosts);
-      std::latch told(job.size() - 1);  // Who is told leaves in turn when its group ends.
+      std::latch told(job.size() - 1);  // Keeps groups alive: one that ended would be leaving, too.
       job.run([&](Group& group) {
         std::vector<float> numbers(100'000);
         EXPECT_EQ(group.all_reduce(std::span(numbers)), Outcome::kDone);
@@ -306,7 +306,7 @@ TEST(Span, WhoeverWaitsForARankThatHasLeftIsTold) {
 
 // ---- abort --------------------------------------------------------------------------------------
 
-// Whatever happens in `disturb` while sums go on, all ranks come to kAborted.
+// All ranks must get kAborted after `disturb`, which is called while they make sums.
 void expect_all_aborted(SpanJob& job, std::size_t count,
                         const std::function<void(std::vector<std::unique_ptr<Group>>&)>& disturb) {
   std::vector<std::unique_ptr<Group>> groups(static_cast<std::size_t>(job.size()));
@@ -397,7 +397,7 @@ TEST(Span, TheEndOfAnyLinkEndsAllInTheMidst) {
   }
 }
 
-// A peer that writes what nobody asked for is like one that is gone.
+// A peer that writes other bytes than expected ends the group, as if it were gone.
 TEST(Span, NonsenseFromALinkEndsAll) {
   SpanJob job({0, 0, 1});
   for (std::size_t link = 0; link < 4; ++link) {
@@ -416,11 +416,11 @@ TEST(Span, NonsenseFromALinkEndsAll) {
   }
 }
 
-// What a link says may be anything. It breaks nothing, and an abort ends the wait for what a wrong
-// length has promised.
+// Links that falsify bytes never crash or hang a rank. If a falsified length makes a rank wait for
+// bytes that never come, an abort ends the wait.
 TEST(Span, LinksThatLieBreakNothing) {
   std::atomic<int> formed = 0;
-  std::atomic<int> seen = 0;  // Ended by the lie, not by the limit.
+  std::atomic<int> seen = 0;  // Groups that the falsified byte ended, before the time limit.
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     SpanJob job(seed % 2 == 0 ? Hosts{0, 0, 1, 2} : Hosts{0, 1, 0});
     job.meeting().liars = seed;

@@ -5,16 +5,16 @@
 
 #include "base/assert.h"
 
-// One build serves every x86-64; the loader picks the widest form that the machine has. The bits
-// are the same in all: no contraction to fused multiply-add, no reordering. Sanitizers run before
-// such a pick is possible.
+// One build serves every x86-64: the loader picks the widest form that the processor has. The bits
+// are the same in all forms: no contraction to fused multiply-add, no reordering. Not with a
+// sanitizer, whose code would run before the loader can pick.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(HOLDFAST_SANITIZED)
 #define HF_CLONES __attribute__((target_clones("avx2", "default")))
 #else
 #define HF_CLONES
 #endif
 
-// Sanitizers see no such store.
+// Streaming stores. Not with a sanitizer, which would not see them.
 #if defined(__SSE2__) && !defined(HOLDFAST_SANITIZED)
 #include <emmintrin.h>
 #define HF_STREAMS 1
@@ -28,14 +28,14 @@ namespace {
 // Inlined into each clone of its caller, so built for that machine.
 #define HF_INLINE inline __attribute__((always_inline))
 
-// How far ahead lines are asked for: the hardware's own asking stops at each page's end.
+// Bytes that are prefetched ahead: the hardware's own prefetching stops at each page's end.
 constexpr std::size_t kAhead = 2048;
 constexpr std::size_t kLine = 64;
-constexpr int kSecondLevel = 2;  // As __builtin_prefetch counts.
+constexpr int kSecondLevel = 2;  // The locality argument of __builtin_prefetch.
 
-// What is added up, and where to. kRanks is the number of rows, or 0 if the compiler need not know
-// it; kOuts is kOne, or kPast: one that is written past the caches, at a multiple of 16; or kAll:
-// the outs are the rows.
+// The rows of a sum, and where its result goes. In the templates below, kRanks is the number of
+// rows, or 0 if it is known at run time only. kOuts is kOne: one result; kPast: one result, written
+// past the caches, at a multiple of 16; or kAll: the result goes into every row.
 struct Sum {
   const std::byte* const* rows;
   std::byte* const* outs;
@@ -44,7 +44,7 @@ struct Sum {
 };
 enum class Outs : std::uint8_t { kOne, kPast, kAll };
 
-// One V past the caches, where there is such a store for it.
+// Writes one V past the caches, if there is such a store for its size.
 template <class V>
 HF_INLINE void stream(std::byte* out, const V& sum) {
 #if HF_STREAMS
@@ -61,8 +61,8 @@ HF_INLINE void stream(std::byte* out, const V& sum) {
   std::memcpy(out, &sum, sizeof(V));
 }
 
-// One V at that byte. A register of every row is read before the sum's is written, so an out may be
-// a row.
+// Sums one V, a number or a vector of them, at byte `at`. All rows are read there before the sum is
+// written, so an out may be a row.
 template <class V, std::size_t kRanks, Outs kOuts>
 HF_INLINE void sum_at(const Sum& s, std::size_t at) {
   const std::size_t ranks = kRanks != 0 ? kRanks : s.ranks;
@@ -83,8 +83,8 @@ HF_INLINE void sum_bytes(const Sum& given, std::size_t bytes) {
   using Lanes [[gnu::vector_size(32)]] = T;
   const std::size_t ranks = kRanks != 0 ? kRanks : given.ranks;
   Sum s = given;
-  // Of few ranks the addresses stay in registers. In memory, each store of a sum might change them.
-  // Where one sum is written and what is read next comes from far (`soon`), that was no faster.
+  // With few ranks, a local copy of the addresses stays in registers. Else the compiler has to load
+  // them again after each store. With a single out that was no faster.
   std::byte* rows[kRanks + 1];
   if (kRanks != 0 && kOuts == Outs::kAll) {
     for (std::size_t k = 0; k < kRanks; ++k) rows[k] = given.outs[k];
@@ -92,7 +92,7 @@ HF_INLINE void sum_bytes(const Sum& given, std::size_t bytes) {
     s.outs = rows;
   }
   std::size_t at = 0;
-  // Never beyond the end: there another rank may be writing.
+  // Never prefetch beyond the end: another rank may be writing there.
   for (; at + kAhead + kLine <= bytes; at += kLine) {
     for (std::size_t k = 0; k < ranks; ++k) {
       __builtin_prefetch(s.rows[k] + at + kAhead, kOuts == Outs::kAll ? 1 : 0);
@@ -113,7 +113,7 @@ HF_INLINE void sum_of(const Sum& s, std::size_t bytes) {
   sum_bytes<T, 0, kOuts>(s, bytes);
 }
 
-// Unsigned: overflow wraps.
+// Whole numbers are summed as unsigned ones, whose overflow wraps around.
 template <Outs kOuts>
 HF_INLINE void sum_elements(const Sum& s, std::size_t bytes, Element element) {
   switch (element) {
@@ -150,7 +150,7 @@ void sum_rows(std::byte* out, std::span<const std::byte* const> rows, std::size_
   if (!past_caches || !aligned) return sum_into_one(sum, count * size_of(element), element);
   sum_past(sum, count * size_of(element), element);
 #if HF_STREAMS
-  _mm_sfence();  // Other threads of this process may be told that it is there.
+  _mm_sfence();  // Streaming stores are weakly ordered: other threads must see them from here on.
 #endif
 }
 

@@ -57,8 +57,8 @@ TEST_P(SumOfRanks, AnywhereThroughSmallWindowsIsTheSame) {
   expect_sums<float>(job, {1000, 2048, 2049, 50'001}, false);
 }
 
-// Whole pieces lie in one half of the window, the rest and the next sum in the other: whoever is
-// ahead must not write where others still read.
+// Full pieces of a sum use one half of the window; a shorter last piece and the next sum use the
+// other half. A rank that is ahead must not write where others still read.
 TEST_P(SumOfRanks, AnywhereOneAfterAnotherOfWholePiecesAndRestsAreTheSame) {
   TestJob job(GetParam());
   job.base().window_bytes = 16384;  // Pieces of 2048 floats.
@@ -88,7 +88,7 @@ TEST_P(SumOfRanks, AnywhereOutOfOtherMemoryLeavesThatAsItWas) {
       fill(std::span(from), group.rank(), count);
       const std::vector<float> before = from;
       std::vector<float> to(count, -1.0F);
-      // Rank 0 alone sums in place: the ranks need not do alike.
+      // Only rank 0 sums in place: each rank may choose for itself.
       const std::span<float> sum(group.rank() == 0 ? from : to);
       EXPECT_EQ(group.all_reduce(sum, reinterpret_cast<const std::byte*>(from.data())),
                 Outcome::kDone);
@@ -107,10 +107,10 @@ TEST_P(SumOfRanks, EveryTypeIsSummed) {
   }
 }
 
-// So much is written past the caches, where its memory allows that.
+// A sum of this size is written past the caches if `to` is aligned for it.
 TEST(Sum, MuchOutOfOtherMemoryIsTheSameWhereverItLies) {
   constexpr std::size_t kMuch = kBig + 5;
-  for (const int ranks : {2, 3}) {  // Those that sum all, and those that sum their share.
+  for (const int ranks : {2, 3}) {  // Two ranks sum everything each; three sum a share each.
     TestJob job(ranks);
     const std::vector<float> want = reference_sum<float>(ranks, kMuch, 3);
     job.run([&](Group& group) {
@@ -176,8 +176,8 @@ TEST(Sum, WorksAtTheCallersOwnAddressesAndAtAnOddOffsetOfTheFile) {
       EXPECT_EQ((*group)->registered().data(), options.registered.memory);
       const auto numbers = part<float>({options.registered.memory, 10'000}, 7, 1001);
       fill(numbers, rank, 9);
-      // A barrier of the test's own would do as well: rank r's fill must not race the other's sum
-      // through the other address, which the all-reduce's first barrier sees to.
+      // Rank r's fill must not race the other ranks' sum through their own mapping of it. The first
+      // barrier of all_reduce() is enough for that.
       EXPECT_EQ((*group)->all_reduce(numbers), Outcome::kDone);
       EXPECT_TRUE(same_bits<float>(numbers, want));
       ::munmap(base, 16384);
@@ -185,7 +185,7 @@ TEST(Sum, WorksAtTheCallersOwnAddressesAndAtAnOddOffsetOfTheFile) {
   }
 }
 
-// More ranks than any constant of the library was made for: by every path that a reduction takes.
+// Many more ranks than the library's constants were tuned for, on every path of a reduction.
 TEST(Sum, OfTwoHundredRanksIsTheSameByEveryPath) {
   constexpr int kRanks = 200;
   constexpr std::size_t kCount = 5001;
@@ -214,7 +214,7 @@ TEST(Sum, OfTwoHundredRanksIsTheSameByEveryPath) {
   });
 }
 
-// Every op and type, wherever the numbers lie, equals the reduction of all rows at once.
+// The result of all_reduce(), wherever the numbers lie, equals the reduction of all rows at once.
 template <class T>
 void expect_reduced_alike(Element element, Op op) {
   constexpr int kRanks = 3;

@@ -8,7 +8,7 @@
 namespace holdfast::collective {
 namespace {
 
-// Before the exchange, which may overwrite what is given.
+// Made before the exchange, which may overwrite `from`.
 Exchange reduction(const Numbers& to, const std::byte* from, Op op) {
   return {.kind = ExchangeKind::kReduction,
           .request = static_cast<std::uint64_t>(to.element) << 8U | static_cast<std::uint64_t>(op),

@@ -1,6 +1,5 @@
-// Tape: what a rank gave and got in the exchanges of one step. A rank's step is recorded on one,
-// and a rehearsal of that step (runtime/worker/rehearsal.h) is played from it, without any other
-// rank.
+// Tape: what a rank gave and got in the exchanges of one step. A rank records a step on a tape. A
+// rehearsal of that step (runtime/worker/rehearsal.h) is played from the tape, without other ranks.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +17,8 @@ enum class ExchangeKind : std::uint8_t { kReduction, kBroadcast, kGather, kBarri
 
 struct Exchange {
   ExchangeKind kind = ExchangeKind::kBarrier;
-  // What all ranks must ask for alike: of a reduction its type and operation, of a broadcast its
-  // root. Tells one request from another, and no more.
+  // Tells different requests of the same kind apart. For a reduction: the element and the op. For a
+  // broadcast: the root.
   std::uint64_t request = 0;
   std::uint64_t given = 0;   // A digest of what this rank gave; 0: nothing.
   std::span<std::byte> got;  // What the exchange brought; its size is known before it is made.
@@ -29,13 +28,13 @@ struct Exchange {
 class Tape {
  public:
   virtual ~Tape() = default;
-  // Requires: it is done. `group`: its name; "": the world.
+  // Requires: the exchange has ended with kDone. `group`: the group's name; "": the world.
   virtual void record(const std::string& group, const Exchange& exchange) = 0;
-  // Fills `got`. kAborted: it was not made in the step that is played.
+  // Fills `got`. kAborted: the recorded step made no such exchange.
   virtual Outcome play(const std::string& group, const Exchange& exchange) = 0;
 };
 
-// A group whose exchanges are recorded. It lives for one call, and holds on to nothing.
+// Wraps a group and records its exchanges. It lives for one call only, and owns nothing.
 class RecordedGroup final : public Group {
  public:
   RecordedGroup(Group& group, const std::string& name, Tape& tape)
@@ -60,7 +59,7 @@ class RecordedGroup final : public Group {
   Tape& tape_;
 };
 
-// The group of a rehearsal, made of nothing but a tape.
+// The group of a rehearsal: it takes all results from the tape.
 [[nodiscard]] std::shared_ptr<Group> played_group(const Group::Options& options,
                                                   std::shared_ptr<Tape> tape);
 

@@ -34,7 +34,7 @@ class MemoryTape final : public Tape {
   bool equal = true;
 };
 
-// A group of two in which the other rank gives tens.
+// A group of two ranks, without the other rank: that one's numbers are all 10.
 class OtherGivesTens final : public Group {
  public:
   [[nodiscard]] int rank() const override { return 0; }
@@ -85,7 +85,7 @@ TEST(Tape, AStepIsPlayedAsItWasRecorded) {
   const auto expected = all_of(recorded, {1, 2, 3});
   EXPECT_EQ(expected, (std::vector<float>{11, 12, 13, 10}));
   ASSERT_EQ(tape->kept[name].size(), 4U);
-  EXPECT_EQ(tape->kept[name][1].given, 0U);  // It was not the root.
+  EXPECT_EQ(tape->kept[name][1].given, 0U);  // In the broadcast this rank was not the root.
 
   Group::Options options;
   options.world_size = 2;

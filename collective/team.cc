@@ -60,7 +60,7 @@ Team::~Team() {
     if (group_) group = group_;
   }
   if (!idle && group) group->abort();
-  if (members_.name.empty()) queue_->drain();  // It does not end here.
+  if (members_.name.empty()) queue_->drain();  // The world's queue lives on after the team.
 }
 
 Result<Verdict> Team::run(const Body& body) {
@@ -99,7 +99,7 @@ Result<std::shared_ptr<Group>> Team::enter(const CurrentGeneration::Now& now) {
   return form(now);
 }
 
-// Where the ranks of this team lie.
+// On which hosts the ranks of this team lie.
 Layout Team::layout_in(const Layout& world) const {
   Layout mine{.host_of = {}, .domain_of = {}, .links = world.links};
   if (world.host_of.empty()) return mine;
@@ -110,7 +110,7 @@ Layout Team::layout_in(const Layout& world) const {
 }
 
 Result<std::shared_ptr<Group>> Team::form(const CurrentGeneration::Now& now) {
-  std::shared_ptr<Group> old;  // Aborted before; ends outside of the lock.
+  std::shared_ptr<Group> old;  // Aborted, and destroyed, without the lock.
   {
     const std::lock_guard lock(mutex_);
     on_abort_.reset();

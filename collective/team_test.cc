@@ -25,7 +25,7 @@ Current current_of(const TestJob& job) {
       .directory = options.directory, .run_id = options.run_id, .join_timeout = 1min});
 }
 
-// Each of `members` opens the team, in a thread of its own and in generation 1, and does `body`.
+// Each of `members` opens the team in generation 1, in a thread of its own, and calls `body`.
 void run(const TestJob& job, const std::vector<Rank>& members,
          const std::function<void(Team&, CurrentGeneration&)>& body) {
   std::vector<std::jthread> threads;
@@ -166,7 +166,7 @@ TEST(Team, IsOfNoUseWithoutAGeneration) {
   EXPECT_NE(verdict->why.find("there is no whole generation of this group now"), std::string::npos);
 }
 
-// Every rank's team of the world, over `queue`.
+// Calls `body` on every rank with a team of the world and the queue of that team.
 void run_world(TestJob& job,
                const std::function<void(std::unique_ptr<Team>, Queue& queue, Group&)>& body) {
   job.run([&](Group& group) {
@@ -184,7 +184,7 @@ TEST(Team, OfTheWorldKeepsTheOrderOfAllThatItsQueueIsGiven) {
   TestJob job(3);
   run_world(job, [](const std::unique_ptr<Team>& team, Queue& queue, Group& group) {
     std::vector<std::vector<float>> own(kSums, std::vector<float>(kCount));
-    for (std::uint64_t i = 0; i < kSums; ++i) {  // In turn the team's and somebody else's.
+    for (std::uint64_t i = 0; i < kSums; ++i) {  // By turns through the team and the queue itself.
       const std::span<float> numbers = own[i];
       fill(numbers, group.rank(), i);
       if (i % 2 == 0) {
@@ -260,7 +260,7 @@ TEST(CurrentGeneration, EndsATeamThatIsBeingFormed) {
   const auto work = barrier(*team).start();
   const std::string folder = cat(job.base().directory, "/test-some");
   while (!std::filesystem::exists(folder) || std::filesystem::is_empty(folder)) {
-    std::this_thread::yield();  // For its file: then it waits for rank 1.
+    std::this_thread::yield();  // Once the segment's file is there, rank 0 waits for rank 1.
   }
   current->abort(1);
   const auto verdict = work->wait();
@@ -278,7 +278,7 @@ TEST(CurrentGeneration, EndsTheFormingOfTheWorldsGroupAndTheGroup) {
   const std::shared_ptr<Group> late = job.join(0);
   current->formed(late);
   EXPECT_TRUE(late->aborted());
-  current->abort(3);  // Word of a generation that this process does not know yet.
+  current->abort(3);  // An abort of a generation that this process does not know yet.
   EXPECT_TRUE(current->begin(2).stop_requested());
   EXPECT_EQ(current->now().world, nullptr);
   EXPECT_TRUE(current->wait_for_abort(3));

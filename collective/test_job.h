@@ -85,7 +85,7 @@ class TestJob {
   Group::Options base_;
 };
 
-// What rank puts into its buffer: sizes differ so much that the order of a sum shows in its bits.
+// Fills a rank's buffer. Magnitudes differ so much that the order of a sum shows in its bits.
 template <class T>
 void fill(std::span<T> out, int rank, std::uint64_t seed) {
   for (std::size_t i = 0; i < out.size(); ++i) {

@@ -1,4 +1,5 @@
-// Agents as processes: each plays its machine, starts the others and hears of their deaths.
+// Agents as processes: each drives its machine, starts workers, spares and perhaps the scheduler,
+// and learns of their deaths.
 #include <algorithm>
 #include <array>
 
@@ -12,9 +13,9 @@ namespace {
 
 constexpr Duration kGrace = std::chrono::seconds(3);
 constexpr Duration kStoppedBound = std::chrono::milliseconds(1500);
-constexpr agent::Process kNumbers = 100'000;  // Of the processes of one agent.
+constexpr agent::Process kNumbers = 100'000;  // More than the processes of one agent.
 
-// Each agent counts its processes from 1; in the world they are told apart.
+// Each agent numbers its processes from 1. In the world, all processes have different numbers.
 agent::Process global(std::size_t agent, agent::Process local) {
   return local + agent * kNumbers;
 }
@@ -39,7 +40,7 @@ void World::start_agents() {
   for (Index i = 0; i < count; ++i) tell_agent(i, agent::Started{});
 }
 
-// Of agent `i`, with the places of host `of`. The ranks are dealt out in turn.
+// The options of agent `i`, with the places of host `of`. Ranks are dealt out to hosts in turn.
 agent::Options World::options_of(Index i, Index of) const {
   const bool is_spare = of == static_cast<Index>(setup_.agents);
   const auto each = static_cast<std::int32_t>(setup_.ranks / setup_.agents);
@@ -64,9 +65,9 @@ agent::Options World::options_of(Index i, Index of) const {
   return options;
 }
 
-// On another host. The loss may not be known yet.
+// Starts the command of a lost host again, on another host. The loss may not be known yet.
 void World::start_again(Index lost) {
-  if (!agents_[0].runs()) return;  // It is over.
+  if (!agents_[0].runs()) return;  // The job is over.
   if (!setup_.restarts || agents_.size() > static_cast<Index>(setup_.agents) + 1) return;
   if (!setup_.spare_host && agents_.size() > static_cast<Index>(setup_.agents)) return;
   constexpr std::array kAfter = {Duration{}, Duration{200'000'000}, Duration{2'000'000'000}};
@@ -80,7 +81,7 @@ void World::start_again(Index lost) {
 bool World::agents_have_exited() const {
   return std::none_of(agents_.begin(), agents_.end(),
                       [](const AgentProcess& agent) { return agent.runs(); }) &&
-         std::none_of(workers_.begin(), workers_.end(),  // Of an agent that was killed.
+         std::none_of(workers_.begin(), workers_.end(),  // Workers of an agent that was killed.
                       [](const Worker& worker) { return worker.alive && worker.signal == 9; });
 }
 
@@ -153,7 +154,7 @@ void World::tell_agent(Index agent, const agent::Event& event) {
   for (const auto& action : agents_[agent].machine.step(event)) carry_out(agent, action);
 }
 
-// Those that wait by now are ready. To say so again changes nothing.
+// Tells the agent which of its spares are ready: those that wait. It may be told again.
 void World::tell_of_spares(Index agent) {
   std::vector<agent::Process> waiting;
   for (const Worker& worker : workers_) {
@@ -196,8 +197,9 @@ void World::carry_out(Index index, const agent::Action& action) {
   }
 }
 
-// The first agent's scheduler has told all, or ends with it. Another agent has to hear the job's
-// end, or a scheduler its failure, while one is in reach.
+// Checks that an agent does not exit too early. The first agent may: its scheduler has told all
+// processes of the end, or ends with it. Any other agent must have heard the job's end, or have
+// told the scheduler of its own failure, while a scheduler is in reach.
 void World::check_exit(Index index) {
   const AgentProcess& agent = agents_[index];
   const auto& places = agent.machine.places();
@@ -246,7 +248,7 @@ void World::spawn(Index agent, const agent::Spawn& what) {
   }
 }
 
-// An agent's death takes its processes along: they watch it.
+// When an agent dies its processes end, too, because they watch it.
 void World::kill_agent(Index index) {
   AgentProcess& agent = agents_[index];
   agent.alive = false;
@@ -258,7 +260,7 @@ void World::kill_agent(Index index) {
 }
 
 void World::stop(Worker& worker) {
-  if (!worker.stopped) worker.stopped = now_;  // Else nobody could see that it ran meanwhile.
+  if (!worker.stopped) worker.stopped = now_;  // If stopped again at once, nobody saw it running.
   if (worker.agent != kNone) begin_looking(worker.agent);
 }
 
@@ -274,7 +276,7 @@ void World::begin_looking(Index index) {
   agent.next_look = now_ + agent::kLookEvery;
 }
 
-// The agent looks for stopped processes; while there is none, nothing depends on it.
+// The agent looks for stopped processes. The world skips these looks while there is none.
 void World::look(Index index) {
   AgentProcess& agent = agents_[index];
   agent::Looked seen{.stopped = {}, .on_time = now_ <= agent.last_look + 2 * agent::kLookEvery};
@@ -337,8 +339,8 @@ void World::agent_hears_of_death(Index agent, agent::Process process, std::int32
 void World::promote(Index agent, Index which) {
   const agent::Promote promotion = take(agents_[agent].promotions, which);
   const Index i = worker_of(global(agent, promotion.process));
-  if (i == kNone || !workers_[i].alive) return;  // It has died meanwhile: nobody reads this.
-  // It knows its place from its start: what it did since then is of no use in another.
+  if (i == kNone || !workers_[i].alive) return;  // The spare has died meanwhile.
+  // A bound spare has prepared for its own place from its start.
   if (setup_.bound_spares && workers_[i].node_id != promotion.node_id) {
     checkers_.violate("a spare was given another place than its own");
   }

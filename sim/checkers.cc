@@ -1,4 +1,4 @@
-// The invariants, one function for each thing that can be seen.
+// The checks of the invariants: a function for each kind of event.
 #include "sim/checkers.h"
 
 #include <algorithm>
@@ -90,7 +90,7 @@ void Checkers::went(Rank rank, Generation generation, Version version,
   if (version > steps_ || own.content != undisturbed_[static_cast<std::size_t>(version)]) {
     violate(cat("S4: version ", version, " is not what it would have been without a fault"));
   }
-  if (!is_new) return;  // Others may have trained on since.
+  if (!is_new) return;  // Ranks that went there earlier may have made further versions.
   for (const auto& arena : arenas) {
     if (arena.version != kNoVersion && arena.reached() > version) {
       violate(cat("S3: all go on from version ", version, " but a whole copy of version ",

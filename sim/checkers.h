@@ -1,5 +1,6 @@
-// The invariants of the protocol, watched from outside. They know nothing of how the world is
-// played or how the machines decide; docs/protocol/recovery.md says which sentence each keeps.
+// Checkers: the invariants of the protocol, checked from outside. They know nothing about how the
+// world is simulated or how the machines decide. docs/protocol/recovery.md says which sentence each
+// of them checks.
 #pragma once
 
 #include <algorithm>
@@ -20,16 +21,17 @@ namespace holdfast::sim {
 struct Arena {
   Version version = kNoVersion;
   Version staged = kNoVersion;
-  bool updating = false;  // The update to staged has begun; who opens it finishes it.
+  bool updating = false;  // The update to `staged` has begun; whoever opens the arena finishes it.
   std::uint64_t content = 0;
-  std::uint64_t gradient = 0;  // Of the step that is staged.
-  std::uint64_t owner = 0;     // The process that opened it last.
+  std::uint64_t gradient = 0;  // The gradient of the staged step.
+  std::uint64_t owner = 0;     // The process that opened the arena last.
   bool spent = false;          // Lost after its rank had ended its training.
   [[nodiscard]] Version reached() const { return updating ? staged : version; }
 };
 
 inline constexpr std::uint64_t kInitialContent = 0x5eed;
-// What rank `rank` with `content` gives to the gradient of step n; they are added.
+// What `rank`, whose arena has `content`, adds to the gradient of step n. A step's gradient is the
+// sum over all ranks.
 [[nodiscard]] std::uint64_t contribution(std::uint64_t content, Rank rank, Version n);
 [[nodiscard]] std::uint64_t updated(std::uint64_t content, std::uint64_t gradient, Version n);
 
@@ -37,26 +39,30 @@ class Checkers {
  public:
   Checkers(Rank ranks, Version steps);
 
-  // The scheduler says `message` to the holder of `rank` (kNoRank: not a worker, or not yet one)
-  // whose incarnation is `incarnation`; `durable` is what a crash right now would leave.
+  // The world calls these functions when what they name happens.
+
+  // The scheduler sends `message` to the process `incarnation` that holds `rank` (kNoRank: it is no
+  // worker, or has no rank yet). `durable`: the record that a crash right now would leave.
   void said(const wire::Message& message, Rank rank, Incarnation incarnation,
             const std::optional<wire::Formation>& durable);
   void began(Generation generation);  // The scheduler has begun to form it.
   void went(Rank rank, Generation generation, Version version, const std::vector<Arena>& arenas);
-  // A rank goes to this generation, in which nobody is missing, and looks for the others there.
+  // A rank goes to this generation, to which all ranks belong, and looks for them at `places`.
   void met(Generation generation, const std::vector<PeerPlace>& places);
   void gathered(Generation generation);  // An operation of its group is complete.
   void wrote(const Arena& arena, std::uint64_t process);
   void copies(const Arena& source, Version version);
   void committed(const Arena& arena);
-  // The scheduler has heard that a rank has committed it; if it dies, it knows no more than
-  // `version`.
+  // told(): the scheduler has learned that a rank has committed `version`. forgot(): a scheduler
+  // has died, and its successor knows of `version` at most.
   void told(Version version) { told_ = std::max(told_, version); }
   void forgot(Version version) { told_ = std::min(told_, version); }
   void ended_well(const std::vector<Arena>& arenas);
   void gave(Rank rank, std::uint64_t value) { given_[rank].insert(value); }
-  void got(Rank rank, std::uint64_t value);  // Of that rank, in the exchange before the sessions.
-  // A value in which each process adds itself once, followed by a space, told by the scheduler.
+  // A process has read `value` as that of `rank`, in the exchange before the sessions.
+  void got(Rank rank, std::uint64_t value);
+  // The scheduler has sent this version of the list, a value to which each process appends itself
+  // once, followed by a space.
   void saw_list(wire::KeyVersion version, const std::string& list);
   void wiped() { wiped_ = true; }
 
@@ -73,15 +79,15 @@ class Checkers {
   };
   Version steps_;
   std::vector<std::uint64_t> undisturbed_;  // The content of every version without any fault.
-  std::set<Generation> announced_;          // A Stop for it was sent.
+  std::set<Generation> announced_;          // Generations for which a kStopping was sent.
   std::set<Generation> begun_;
-  std::map<Generation, Version> resumed_;             // By any Resume that was sent.
-  std::map<Generation, Formed> formed_;               // By those who went.
-  std::map<Generation, std::vector<PeerPlace>> met_;  // Where they look for each other.
-  Generation newest_ = 0;                             // That anybody went to.
-  Version committed_ = 0;                             // The greatest ever,
-  Version told_ = 0;                                  // and that the scheduler knows of.
-  std::map<Rank, std::set<std::uint64_t>> given_;     // By its processes.
+  std::map<Generation, Version> resumed_;             // From the kRunning assignments sent.
+  std::map<Generation, Formed> formed_;               // From the ranks that went there.
+  std::map<Generation, std::vector<PeerPlace>> met_;  // Where the ranks look for each other.
+  Generation newest_ = 0;                             // The newest that any rank went to.
+  Version committed_ = 0;                             // The newest that was ever committed,
+  Version told_ = 0;                                  // and the newest that the scheduler knows.
+  std::map<Rank, std::set<std::uint64_t>> given_;     // The values put by each rank's processes.
   std::map<Rank, std::uint64_t> got_;
   std::map<wire::KeyVersion, std::string> lists_;
   bool wiped_ = false;

@@ -1,7 +1,8 @@
-// Choices: the one source of everything that may go one way or another in a simulated run.
+// Choices: the only source of nondeterminism in a simulated run.
 //
-// Whoever drives it decides how a run goes: at random, as a tape says, or through all tapes one
-// after the other. A tape is the list of all answers of a run; the same tape gives the same run.
+// Its classes are drivers, which decide how a run goes: at random, as a tape says, or through all
+// tapes one after the other. A tape is the list of all answers of a run; the same tape gives the
+// same run.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +25,9 @@ class Choices {
   Choices(const Choices&) = delete;
   Choices& operator=(const Choices&) = delete;
 
-  // In [0, n). 0 is "nothing unusual happens". `rarity`: a random driver gives 0 in all but about
-  // one of so many cases. Requires n > 0. A question with one answer is not asked.
+  // A number in [0, n). 0 means "nothing unusual happens". `rarity`: a random driver returns
+  // another number than 0 in about one of `rarity` cases only. Requires n > 0. If n is 1, the
+  // driver is not asked, and the tape gets no answer.
   std::uint32_t pick(std::uint32_t n, std::uint32_t rarity = 1);
 
   [[nodiscard]] const Tape& tape() const { return tape_; }  // The answers so far.
@@ -47,7 +49,7 @@ class Random final : public Choices {
   Prng prng_;
 };
 
-// Answers as the tape does; 0 beyond its end; too great an answer counts modulo n.
+// Gives the answers of the tape, modulo n, and 0 beyond its end.
 class Replay final : public Choices {
  public:
   explicit Replay(Tape answers) : answers_(std::move(answers)) {}
@@ -70,12 +72,12 @@ class Exhaustive final : public Choices {
   std::size_t next_ = 0;
 };
 
-// A tape that is shorter and has smaller numbers, and for which `fails` is still true. Requires
-// that it is true for `tape`. Ends after at most `limit` calls of it.
+// Finds a tape that is shorter and has smaller numbers, and for which `fails` is still true.
+// Requires: `fails` is true for `tape`. Calls `fails` at most `limit` times.
 [[nodiscard]] Tape shrink(Tape tape, const std::function<bool(const Tape&)>& fails,
                           std::size_t limit = 20'000);
 
-// As text: the world's name, then the answers that are not 0, each as place:answer.
+// The tape as text: the world's name, then the answers that are not 0, each as index:answer.
 [[nodiscard]] std::string to_text(const std::string& world, const Tape& tape);
 struct NamedTape {
   std::string world;

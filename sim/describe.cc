@@ -1,4 +1,4 @@
-// What a transition of the world is, in words.
+// Describes transitions of the world in words, for the log.
 #include "base/text.h"
 #include "sim/words.h"
 #include "sim/world.h"
@@ -6,7 +6,7 @@
 
 namespace holdfast::sim {
 
-// What the training thread does next.
+// Says in words what the worker's training thread does next.
 std::string World::what_is_next(const Worker& worker) {
   if (worker.program == Program::kExchanging) return "has waited for an exchange for too long";
   if (worker.program == Program::kOpening) return "opens its arena";

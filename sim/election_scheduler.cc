@@ -1,4 +1,5 @@
-// What a scheduler does in the simulated election, as its shell would: asks etcd, leads, serves.
+// The schedulers of the simulated election: they do what the shell of a scheduler would do: ask
+// etcd, lead, serve.
 #include <algorithm>
 #include <memory>
 
@@ -10,7 +11,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Duration kAskLimit = 1s;
-constexpr Duration kExcuse = 6s;  // For so long a disturbed process may have missed something.
+constexpr Duration kExcuse = 6s;  // How long after a disturbance a process may miss something.
 
 }  // namespace
 
@@ -122,7 +123,7 @@ void Election::drop_lease(Index p) {
   if (lease != 0 && reaches_etcd(p)) etcd_.revoke(lease, now_);
 }
 
-// The thread that keeps its lease alive.
+// Plays the thread that keeps the scheduler's lease alive.
 void Election::keep_alive(Index p) {
   Scheduler& s = schedulers_[p];
   if (s.lease == 0) return;
@@ -136,7 +137,7 @@ void Election::keep_alive(Index p) {
 }
 
 void Election::carry_out(Index p, const election::Ask& ask) {
-  const Index other = etcd_.owner();  // Whoever it is: it answers for its own key alone.
+  const Index other = etcd_.owner();  // Any scheduler may be there: it answers for its key only.
   const auto is_reached = [this, p, other, created = ask.key.created] {
     const Scheduler& s = schedulers_[other];
     const auto open = [&](Index host) { return hosts_[host].cut_until <= now_; };
@@ -186,7 +187,7 @@ void Election::carry_out(Index p, const election::GiveUp&) {
   end(p, "it gives up");
 }
 
-// By itself and for good.
+// The scheduler exits by itself, and its agent starts no other.
 void Election::end(Index p, const std::string& why) {
   die(p, false, why);
   hosts_[schedulers_[p].host].is_over = true;
@@ -197,7 +198,7 @@ void Election::die(Index p, bool restarts, const std::string& why) {
   if (!s.alive) return;
   tell(cat(name(p), " ends: ", why));
   s.alive = false;
-  s.lease = 0;  // It runs out.
+  s.lease = 0;  // Nobody keeps the lease alive, so it runs out.
   if (s.lead) runs_[s.lead->key.leader.run].lived = now_;
   if (!restarts) return;
   const Duration after = quiet_ || choices_.pick(2, 3) == 0 ? 100ms : 4s;
@@ -266,7 +267,7 @@ void Election::begin(Index p) {
     const Scheduler& s = schedulers_[p];
     const std::uint64_t run = s.lead->key.leader.run;
     if (s.options.standby) violate("E3: one that stands by begins a run");
-    // (A successor that starts just then can not know it. Its agent ends it.)
+    // Only if it saw the run: one that starts after the end can not know. Its agent ends it.
     if (runs_[run].ended && s.saw_job && s.stands_by == run)
       violate("E3: a run is begun anew that has ended");
     for (const auto& other : schedulers_) {
@@ -278,7 +279,7 @@ void Election::begin(Index p) {
       }
     }
     tell(cat(name(p), " begins run ", run));
-    // Whoever has seen the one before may take it for its job's that has ended.
+    // The former journal is replaced: schedulers that have seen it may take its run for ended.
     if (etcd_.journal && runs_[*etcd_.journal].token != runs_[run].token) {
       runs_[*etcd_.journal].ended = now_;
     }
@@ -300,7 +301,7 @@ void Election::publish(Index p) {
   request<bool>(p, true, put, [this, p](std::optional<bool> done) {
     if (!done.value_or(false)) return die(p, true, "it can not say where it is");
     schedulers_[p].serves = true;
-    for_process(p, 700ms, [this, p] { serve(p); });  // No job is shorter.
+    for_process(p, 700ms, [this, p] { serve(p); });  // A job takes at least this long.
   });
 }
 
@@ -309,12 +310,13 @@ void Election::serve(Index p) {
     if (!holds(p)) return false;
     if (!ending_) return true;
     const std::uint64_t run = schedulers_[p].lead->key.leader.run;
-    if (runs_[run].ended) return true;  // The answer was lost.
+    if (runs_[run].ended) return true;  // Done before, but the answer was lost.
     if (etcd_.journal != run) violate("E1: the journal is of another run than its scheduler");
     tell(cat("run ", run, " ends"));
     etcd_.journal.reset();
     runs_[run].ended = now_;
-    for (auto& host : hosts_) host.is_over = host.is_over || host.part_of == run;  // It knows.
+    // The agents of the run's hosts learn of the end.
+    for (auto& host : hosts_) host.is_over = host.is_over || host.part_of == run;
     return true;
   };
   request<bool>(p, true, store, [this, p](std::optional<bool> done) {

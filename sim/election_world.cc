@@ -7,9 +7,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kFaultsFor = 9s;         // Then they cease.
-constexpr Duration kBetweenFaults = 300ms;  // Between two chances of a fault.
-constexpr Duration kQuiet = 25s;            // After the last fault all is settled by then.
+constexpr Duration kFaultsFor = 9s;         // The time in which faults happen.
+constexpr Duration kBetweenFaults = 300ms;  // The time between two chances of a fault.
+constexpr Duration kQuiet = 25s;            // The time within which all is settled afterwards.
 constexpr Duration kForEver = 1000s;
 const std::string kToken = "ours";
 
@@ -56,14 +56,14 @@ void Election::start_job(const std::string& token, Index hosts, Duration after) 
   }
 }
 
-// What a job of the same name has left that was killed, as far as it is not gone.
+// Sets up the remains of a job of the same name that was killed: a journal, and perhaps a key.
 void Election::leave_remains(const std::string& token) {
   const std::uint64_t run = next_run_++;
   runs_[run].token = token;
   etcd_.journal = run;
   const Index host = add_host(token, run, false);
   hosts_[host].is_over = true;
-  Scheduler& dead = schedulers_.emplace_back();  // The first: that with index 0.
+  Scheduler& dead = schedulers_.emplace_back();  // Its index is 0: it is the first.
   dead.host = host;
   dead.alive = false;
   if (choices_.pick(2) == 0) return;
@@ -100,13 +100,13 @@ void Election::set_up() {
   if (other != 0) start_job(other == 3 ? "another" : kToken, 2, pick_time({1s, 4s, 7s}));
 }
 
-// All of the job are killed, and its user starts it again.
+// All processes of the job are killed, and its user starts it again.
 void Election::start_anew(std::uint64_t run, bool by_hand) {
   for (Index p = 0; p < schedulers_.size(); ++p) die(p, false, "all are killed");
   for (auto& host : hosts_) host.is_over = true;
   const Duration after = pick_time({200ms, 1500ms, 4s});
   const Index first = add_host(kToken, by_hand ? 0 : run, false);
-  hosts_[first].attempt = by_hand ? 0 : 1;  // It is a successor (--continue).
+  hosts_[first].attempt = by_hand ? 0 : 1;  // With --continue its scheduler is a successor.
   hosts_[first].by_hand_again = by_hand;
   at(now_ + after, [this, first] { start_scheduler(first); });
   const Index second = add_host(kToken, next_run_++, true);
@@ -145,7 +145,7 @@ void Election::strike(std::uint32_t fault) {
       host.cut_until = now_ + pick_time({4s, 1s});
       s.disturbed = host.cut_until;
       return tell(cat(name(p), "'s host is cut off"));
-    case 6: {  // Its command is given again, on another host.
+    case 6: {  // The host is lost; its command is given again on another host.
       if (host.standby) return;
       host.is_over = true;
       die(p, false, "its host is lost");
@@ -155,7 +155,7 @@ void Election::strike(std::uint32_t fault) {
     case 7:
       if (!etcd_.journal || runs_[*etcd_.journal].token != kToken) return;
       return start_anew(*etcd_.journal, choices_.pick(3) == 2);
-    default:  // All of it is killed, and begins in a run of its own.
+    default:  // All of this job is killed, and started again as a new run.
       for (auto& each : hosts_) each.is_over = each.is_over || each.token == host.token;
       for (Index q = 0; q < schedulers_.size(); ++q) {
         if (hosts_[schedulers_[q].host].token == host.token) die(q, false, "all are killed");
@@ -190,7 +190,7 @@ const Election::Scheduler* Election::leader() const {
   return s.alive && s.serves ? &s : nullptr;
 }
 
-// Somebody leads, or nobody can; and whoever waits knows for whom.
+// After the last fault, a scheduler leads, unless none can; and those that wait know for whom.
 void Election::check_settled() {
   etcd_.settle(now_);
   const Scheduler* leads = leader();
@@ -201,7 +201,8 @@ void Election::check_settled() {
     if (s.lead) violate(cat("L1: ", name(p), " leads, and does not serve"));
     if (gone) violate(cat("L1: ", name(p), " waits for etcd for ever"));
     if (leads && s.stands_by == 0) violate(cat("L1: ", name(p), " does not know who leads"));
-    // Until its agent ends it: who has never known a scheduler, or has not seen its journal.
+    // A scheduler may wait until its agent ends it, if it stands by and has never known a leader,
+    // or if there is no journal and it has seen none.
     const bool may_wait = s.stands_by == 0 ? s.options.standby : !etcd_.journal && !s.saw_job;
     if (!leads && !may_wait) violate(cat("L1: ", name(p), " waits for ever"));
   }
@@ -214,7 +215,7 @@ Outcome Election::run() {
     maybe_fault();
   }
   quiet_ = true;
-  for (int jobs = 0; violation_.empty(); ++jobs) {  // Each that is served ends.
+  for (int jobs = 0; violation_.empty(); ++jobs) {  // Every job that is served must end.
     pass_time_until(now_ + kQuiet);
     if (violation_.empty()) check_settled();
     if (!leader()) break;

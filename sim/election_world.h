@@ -1,6 +1,6 @@
-// The simulated election: the schedulers of a job on several hosts, and those of others with its
-// name; an etcd whose answers are late or lost and whose leases end late; and faults. It plays the
-// machine of core/election as runtime/scheduler does and decides nothing itself.
+// The simulated election: the schedulers of a job on several hosts, and those of other jobs with
+// the same name; an etcd whose answers are late or lost and whose leases end late; and faults. It
+// drives the machine of core/election as runtime/scheduler does, and decides nothing itself.
 #pragma once
 
 #include <deque>
@@ -30,9 +30,9 @@ class Election {
 
  private:
   using Index = std::size_t;
-  static constexpr Duration kPatience = std::chrono::seconds(12);  // For etcd.
+  static constexpr Duration kPatience = std::chrono::seconds(12);  // For answers of etcd.
 
-  struct Host {  // An agent, and where it is.
+  struct Host {  // A host with its agent.
     std::string name;
     std::string agent;
     std::string token;
@@ -40,8 +40,8 @@ class Election {
     std::uint64_t attempt = 0;
     bool standby = false;
     bool by_hand_again = false;
-    bool is_over = false;           // Lost, or its agent starts no scheduler any more.
-    Instant cut_until{};            // From etcd and the other hosts.
+    bool is_over = false;           // It is lost, or its agent starts no scheduler any more.
+    Instant cut_until{};            // Until then it reaches neither etcd nor other hosts.
     std::uint64_t part_of = 0;      // The run that its newest scheduler knew of.
     std::set<std::uint64_t> tried;  // The runs that its schedulers have tried to lead.
   };
@@ -55,22 +55,22 @@ class Election {
     Instant stopped_until{};
     Instant disturbed = -std::chrono::hours(1);
     std::optional<Instant> timer;
-    std::uint64_t stands_by = 0;  // It says that it does, for this run.
-    bool saw_job = false;         // A key and a journal.
+    std::uint64_t stands_by = 0;  // The run for which it stands by; 0: it does not.
+    bool saw_job = false;         // It has seen a key and a journal.
     std::optional<election::Lead> lead;
     bool serves = false;
     Instant led_at{};
-    std::int64_t lease = 0;  // That it keeps alive,
-    Instant lease_until{};   // for so long at least.
+    std::int64_t lease = 0;  // The lease that it keeps alive,
+    Instant lease_until{};   // which lasts at least until then.
   };
 
   struct Run {
     std::string token;
-    Instant lived = -std::chrono::hours(1);  // When a scheduler of it did last.
-    std::optional<Instant> ended;            // Well.
+    Instant lived = -std::chrono::hours(1);  // When a scheduler of this run last was alive.
+    std::optional<Instant> ended;            // When the run ended well.
   };
 
-  // Time, and what is to happen.
+  // Time, and scheduled events.
   void at(Instant when, std::function<void()> what) {
     due_.emplace(std::pair(when, ++order_), std::move(what));
   }
@@ -94,7 +94,7 @@ class Election {
     return times[choices_.pick(static_cast<std::uint32_t>(times.size()))];
   }
 
-  // Setup, faults, and what is checked when they have ceased.
+  // Setup, faults, and the checks after the last fault.
   void set_up();
   void leave_remains(const std::string& token);
   void start_job(const std::string& token, Index hosts, Duration after);
@@ -130,7 +130,7 @@ class Election {
   void put(Index p, const election::Leader& leader, std::int64_t lease);
   void drop_lease(Index p);
 
-  // What a scheduler does that leads.
+  // The work of a scheduler that leads.
   void open_journal(Index p);
   void begin(Index p);
   void publish(Index p);
@@ -142,9 +142,11 @@ class Election {
   [[nodiscard]] bool reaches_etcd(Index p) const {
     return now_ >= etcd_.away_until() && now_ >= hosts_[schedulers_[p].host].cut_until;
   }
-  // It has its key still; a check of who changes anything on this condition.
+  // Whether the scheduler still has its key in etcd; checks also that the key is its own. For
+  // requests that change something only on this condition.
   bool holds(Index p);
-  // Has etcd do `what`, and then the process hear the answer, or nothing.
+  // Makes etcd do `what`, and then calls `heard` with the answer, or with nothing if the answer is
+  // lost. `changes`: `what` changes something.
   template <class Answer>
   void request(Index p, bool changes, std::function<Answer()> what,
                std::function<void(std::optional<Answer>)> heard);
@@ -160,11 +162,11 @@ class Election {
   std::uint32_t steps_ = 0;
   std::uint32_t faults_left_ = 0;
   std::uint32_t struck_ = 0;
-  std::uint32_t rarity_ = 1;    // Of faults.
-  std::uint32_t odd_left_ = 0;  // Requests that may go wrong.
+  std::uint32_t rarity_ = 1;    // The rarity of faults, as in Choices::pick().
+  std::uint32_t odd_left_ = 0;  // How many more requests may go wrong.
   std::uint32_t odd_rarity_ = 1;
   bool quiet_ = false;
-  bool ending_ = false;  // The job that is served has done its work.
+  bool ending_ = false;  // The jobs have done their work: the one that is served may end.
 
   std::deque<Host> hosts_;
   std::deque<Scheduler> schedulers_;  // The dead too.
@@ -173,8 +175,8 @@ class Election {
   Etcd etcd_;
 };
 
-// In "election" all is drawn. "candidates" is for counting through: two schedulers, one fault, and
-// one request to etcd that changes something and goes wrong.
+// In the world "election" everything is drawn. "candidates" is for exhaustive runs: two schedulers,
+// one fault, and one request to etcd that changes something and goes wrong.
 [[nodiscard]] bool is_election(const std::string& world);
 
 // Requires is_election(world).

@@ -4,7 +4,7 @@
 
 namespace holdfast::sim {
 
-// Whoever leads its members when they are back may give all leases their time anew.
+// `extends`: when etcd is back, its new leader gives all leases their full time anew.
 void Etcd::be_away(Instant now, Duration time, bool extends) {
   away_until_ = std::max(away_until_, now + time);
   if (!extends) return;

@@ -1,5 +1,5 @@
-// A simulated etcd, as far as an election asks it: a job's key, leases that end late, and which
-// run the journal is of.
+// A simulated etcd with what an election needs: a job's key, leases that may end late, and the run
+// to which the journal belongs.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace holdfast::sim {
 
-inline constexpr Duration kTtl = std::chrono::seconds(2);  // Of a lease.
+inline constexpr Duration kTtl = std::chrono::seconds(2);  // The time to live of a lease.
 
 class Etcd {
  public:
@@ -21,13 +21,13 @@ class Etcd {
   [[nodiscard]] Instant away_until() const { return away_until_; }
   void end_late(Duration time) { late_ = time; }
 
-  // Leases that have ended by now are gone, with the key that they held.
+  // Removes leases that have ended by now, and the key if it was bound to one.
   void settle(Instant now);
   std::int64_t grant(Instant now, Duration ttl = kTtl);
   bool keep_alive(std::int64_t lease, Instant now);
   void revoke(std::int64_t lease, Instant now);
 
-  // Who has put it says that it is `owner`.
+  // `owner`: the scheduler that puts the key.
   bool put(const election::Leader& leader, std::int64_t lease, Index owner);
   bool remove(std::int64_t created);
   [[nodiscard]] bool has(std::int64_t created) const { return key_ && key_->created == created; }
@@ -38,11 +38,11 @@ class Etcd {
     return {.asked = asked, .key = key_, .has_journal = journal.has_value(), .run = journal};
   }
 
-  std::optional<std::uint64_t> journal;  // Its run.
+  std::optional<std::uint64_t> journal;  // The run to which the journal belongs; nullopt: none.
 
  private:
   Instant away_until_{};
-  Duration late_{};  // So much later than they might, leases end.
+  Duration late_{};  // How much later than they could leases end.
   std::int64_t revision_ = 0;
   std::optional<election::Key> key_;
   Index owner_ = 0;

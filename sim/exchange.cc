@@ -1,6 +1,6 @@
-// What ranks exchange before their sessions: key-values of the scheduler, asked for on a connection
-// of its own. Each process puts a number of its own, and every process gets those of all ranks. A
-// spare asks before it has a rank. And each process enlists itself in one value that all change.
+// The exchange of ranks before their sessions, by key-values of the scheduler, on a connection of
+// its own. Each process puts a number of its own, and gets the numbers of all ranks. A spare asks
+// before it has a rank. Each process also appends itself to the list, one value that all change.
 #include <algorithm>
 
 #include "base/prng.h"
@@ -11,11 +11,12 @@
 namespace holdfast::sim {
 namespace {
 
-// Longer than any wait of the scheduler: only who ended without a word is waited for in vain.
+// Longer than any wait of the scheduler. So it runs out only if a process has ended early, without
+// the exchange.
 constexpr Duration kPatience = std::chrono::seconds(200);
 constexpr std::uint64_t kPutId = 1;
 constexpr std::uint64_t kListId = 2;
-constexpr std::uint64_t kFirstGetId = 3;  // For rank 0.
+constexpr std::uint64_t kFirstGetId = 3;  // The id for rank 0's value; the next one for rank 1's.
 constexpr std::uint64_t kFirstEnlisting = 1'000;
 constexpr const char* kList = "list";
 
@@ -70,7 +71,7 @@ void World::put_own(Worker& worker) {
   enlist(worker);
 }
 
-// Says again what was not answered, or asks what the list is by now.
+// Sends the last Put again if it was not answered; else asks for the newest version of the list.
 void World::enlist(Worker& worker) {
   auto& exchange = worker.exchange;
   if (exchange.enlisted) return;
@@ -84,7 +85,7 @@ void World::enlist(Worker& worker) {
 
 void World::hear_of_list(Worker& worker, const wire::Got& got) {
   auto& exchange = worker.exchange;
-  if (!exchange.answered || exchange.enlisted) return;  // An answer that came twice.
+  if (!exchange.answered || exchange.enlisted) return;  // The answer came a second time.
   if (got.found) checkers_.saw_list(got.version, got.value);
   exchange.list = {kList, got.value, got.version};
   exchange.enlisting = {.id = std::max(exchange.enlisting.id + 1, kFirstEnlisting),
@@ -96,7 +97,7 @@ void World::hear_of_list(Worker& worker, const wire::Got& got) {
   send_up(exchange.link, exchange.enlisting);
 }
 
-// Its rank is known.
+// Called once the worker's rank is known.
 void World::begin_exchange(Index index) {
   Worker& worker = workers_[index];
   worker.program = Program::kExchanging;
@@ -138,7 +139,7 @@ void World::hear_of_exchange(Index index, const wire::Message& message) {
   }
 }
 
-// What is told of a value has to be durable.
+// Checks that what the scheduler sends about a value is durable.
 void World::check_told(Index link, const wire::Message& message) {
   const auto is_durable = [&](const std::string& key, wire::KeyVersion version,
                               const std::string* value) {
@@ -158,7 +159,7 @@ void World::check_told(Index link, const wire::Message& message) {
   }
 }
 
-// As the journal writes it and reads it.
+// Encodes and decodes a value, as the journal does when it writes and reads it.
 template <class T>
 void World::write_down(T& value, Result<T> (*decode)(std::string_view)) {
   auto read = decode(wire::encode(value));

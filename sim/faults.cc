@@ -1,4 +1,4 @@
-// Faults: which could strike now, what each does, and which ends of a job they excuse.
+// Faults: which could strike now, what each does, and which failures of a job they justify.
 #include <algorithm>
 
 #include "base/text.h"
@@ -8,11 +8,11 @@ namespace holdfast::sim {
 namespace {
 
 constexpr Duration kShortPause = std::chrono::seconds(1);
-constexpr Duration kMoment = std::chrono::milliseconds(350);  // Too short to be ended for it.
-constexpr Duration kAway = std::chrono::milliseconds(300);    // Too short to be lost for it.
+constexpr Duration kMoment = std::chrono::milliseconds(350);  // Too short: the agent ends nobody.
+constexpr Duration kAway = std::chrono::milliseconds(300);    // Too short: no host counts as lost.
 constexpr Duration kLongPause = std::chrono::seconds(8);      // Longer than a lease.
-constexpr Duration kHiccup = std::chrono::seconds(4);         // Likewise.
-constexpr std::uint32_t kBurst = 25;                          // Transitions.
+constexpr Duration kHiccup = std::chrono::seconds(4);         // Longer than a lease.
+constexpr std::uint32_t kBurst = 25;                          // In transitions.
 constexpr std::uint32_t kBurstRarity = 6;
 
 }  // namespace
@@ -40,7 +40,7 @@ void World::list_faults() {
     add(owns && !ended, Fault::kWipe, i);
     add(placed && !setup_.agent, Fault::kDouble, i);
     add(placed && !worker.foreign && has_durable_roster(), Fault::kForeign, i);
-    // In the program's own code, in a step.
+    // The program is in its own code, within a step.
     const bool trains = worker.program == Program::kTraining && !worker.work.empty() &&
                         std::holds_alternative<trainer::Return>(worker.work.front()) &&
                         worker.trainer->state() == trainer::State::kStepping;
@@ -135,7 +135,7 @@ void World::strike(const Mishap& mishap) {
     case Fault::kSpawnFails:
       return fail_spawns();
     case Fault::kStall:
-      if (setup_.hosts) checkers_.wiped();  // A host may be taken for lost, as in lose_sight_of().
+      if (setup_.hosts) checkers_.wiped();  // The host may be taken for lost: see lose_sight_of().
       links_[i].stalled_until = now_ + lasting();
       return disturb(links_[i], links_[i].stalled_until);
     case Fault::kHiccup:
@@ -181,12 +181,13 @@ void World::fail_spawns() {
   spawns_failed_ += static_cast<std::int32_t>(spawns_fail_);
 }
 
-// It excuses the evictions of those only who were on their last call already.
+// All processes stand still for a while. That justifies the eviction only of workers that were on
+// their last call already.
 void World::stand_still() {
   const bool longer = choices_.pick(2) == 1;
   now_ = longer ? now_ + kHiccup : std::min(*next_time(), now_ + kHiccup);
   last_fault_ = std::max(last_fault_, now_);
-  // The agent has missed a look and counts anew.
+  // An agent that has missed a look counts the looks anew.
   for (auto& agent : agents_) {
     if (agent.next_look && now_ > agent.last_look + 2 * agent::kLookEvery) agent.stood_still = now_;
     agent.disturbed = std::max(agent.disturbed, now_);
@@ -194,11 +195,11 @@ void World::stand_still() {
   excuse_last_calls(now_);
 }
 
-// Nothing is heard until then. That is an excuse for those only who are on their last call.
+// Nothing is received until then. That justifies the eviction only of workers on their last call.
 void World::excuse_last_calls(Instant until) {
   last_fault_ = std::max(last_fault_, until);
   for (auto& worker : workers_) {
-    // A host's last call is not the member's.
+    // With hosts, a whole host is on its last call, and is_on_last_call() does not know of that.
     if (is_on_last_call(worker) || setup_.hosts) disturb(worker, until);
   }
 }
@@ -208,7 +209,7 @@ bool World::any_finished() const {
                                              [](const wire::Seat& seat) { return seat.finished; });
 }
 
-// Before that, whoever comes first says which host is meant.
+// Before there is a durable roster, the first process to register decides which host counts.
 bool World::has_durable_roster() const {
   return durable_ && !durable_->roster.empty();
 }
@@ -219,7 +220,7 @@ bool World::is_on_last_call(const Worker& worker) const {
   return member != nullptr && member->called;
 }
 
-// It can not be heard, or not in time, until then.
+// Notes that until then the scheduler may not hear the worker, or not in time.
 void World::disturb(Worker& worker, Instant until) {
   worker.disturbed = std::max(worker.disturbed, until);
   last_fault_ = std::max(last_fault_, until);
@@ -233,13 +234,13 @@ void World::disturb(const Connection& link, Instant until) {
   agent.disturbed = std::max(agent.disturbed, until);
 }
 
-// All of them, or `only` one.
+// Kills all workers, or only `only`. `wipe`: their arenas are lost as well.
 void World::kill_workers(bool wipe, Index only) {
   for (Index i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];
     if (!worker.alive || (only != kNone && i != only)) continue;
     const bool speaks = worker.link != kNone && !links_[worker.link].up.empty();
-    // In an order of their own: that in which arguments are evaluated is the compiler's.
+    // Two statements, because the compiler may evaluate arguments of a call in any order.
     const bool loses = speaks && choices_.pick(2) == 0;
     const bool lifeline = choices_.pick(2) == 0;
     die(i, 137, lifeline, loses);
@@ -255,7 +256,8 @@ bool World::is_of_host(const Connection& link, Index agent) const {
   return (link.worker == kNone ? link.agent : workers_[link.worker].agent) == agent;
 }
 
-// With all that it had. Nobody hears the ends of its connections, or all do.
+// A host is lost with all that it had. Its peers notice the ends of all its connections, or of
+// none.
 void World::lose_host(Index index) {
   AgentProcess& lost = agents_[index];
   lost.alive = false;
@@ -283,7 +285,7 @@ void World::lose_host(Index index) {
   start_again(index);
 }
 
-// Somebody says so, and does not wait for the answer.
+// A user asks to move the ranks of host `from`, and does not wait for the answer.
 void World::ask_to_move(Index from) {
   links_.emplace_back();
   links_.back().client_open = false;
@@ -293,14 +295,15 @@ void World::ask_to_move(Index from) {
   hear(link, wire::Move{cat("host-", from), "", choices_.pick(2) == 1});
 }
 
-// What it has committed, nobody else may have seen. If its places are given away, that is lost.
+// The host may be taken for lost. It may have committed a step of which nobody else knows. If its
+// places are given away, that step is lost.
 void World::lose_sight_of(Index agent) {
   agents_[agent].is_host_lost = true;
   ++wipes_;
   checkers_.wiped();
 }
 
-// Its processes live, and are back before long.
+// All connections of the host end, but its processes live, and connect again soon.
 void World::reset_host(Index index) {
   AgentProcess& agent = agents_[index];
   agent.away_until = now_ + (choices_.pick(2) == 0 ? kAway : kAway / 6);
@@ -309,11 +312,11 @@ void World::reset_host(Index index) {
     disturb(links_[i], agent.away_until);
     break_link(i, choices_.pick(2) == 0 ? 0 : 3);
   }
-  // With other faults it may be taken for lost.
+  // Together with other faults, the host may be taken for lost.
   if (setup_.kinds != bit(Fault::kReset)) checkers_.wiped();
 }
 
-// All that its processes say comes late, and what is said to them.
+// Cuts the host off for a while: all messages from it and to it come late.
 void World::cut_host(Index index) {
   const bool longer = choices_.pick(2) == 0;
   const Instant until = now_ + (longer ? kLongPause : kShortPause);
@@ -326,8 +329,8 @@ void World::cut_host(Index index) {
   lose_sight_of(index);
 }
 
-// No rank has its state any more. Of those that have moved it is not asked what lies where they
-// are.
+// Whether no rank has its state any more. A rank that has moved counts as one without state: an
+// arena on its new host may be an old one.
 bool World::is_all_lost() const {
   const auto& roster = durable_->roster;
   return std::all_of(roster.begin(), roster.end(), [&](const wire::Seat& seat) {
@@ -339,13 +342,13 @@ bool World::is_all_lost() const {
   });
 }
 
-// Whether a job may end badly for this reason, after what has happened to it.
+// Whether the faults that have happened justify that the job failed for this reason.
 bool World::is_legitimate(const wire::Reason& reason) const {
   using Why = wire::Reason::Kind;
   const auto had = [&](Fault fault) { return (struck_ & bit(fault)) != 0; };
   // The agent may see its workers give up before it hears why the job has ended.
   const bool failed = durable_ && durable_->stage == wire::Stage::kEnded && !durable_->success;
-  // What an agent said before it left may have been lost: then the scheduler waits in vain.
+  // The last message of an agent that has left may be lost. Then the scheduler waits in vain.
   const auto has_left = [&](const AgentProcess& agent) {
     if (!agent.exited) return false;
     const Why why = agent.exited->reason.kind;
@@ -358,15 +361,14 @@ bool World::is_legitimate(const wire::Reason& reason) const {
   switch (reason.kind) {
     case Why::kInterrupted:
       return had(Fault::kInterrupt);
-    case Why::kOutOfReach:  // An agent has not heard of the job's end, and nobody can say it any
-                            // more.
+    case Why::kOutOfReach:  // An agent did not hear of the job's end, and the scheduler has exited.
       return struck_ != 0 && has_ended && first_has_left;
     case Why::kProgram:
       return had(Fault::kUserError) || (asked_in_vain_ && had(Fault::kEarlyExit));
     case Why::kTooOften:
       return setup_.max_restarts < 100 ||
              (failed && durable_->end != reason && is_legitimate(durable_->end));
-    case Why::kProcessEnded:  // It had heard that the job has failed; its agent had not.
+    case Why::kProcessEnded:  // The process had heard that the job has failed; its agent had not.
       return failed && is_legitimate(durable_->end);
     case Why::kTooFewCame:
     case Why::kNotFormedInTime:
@@ -375,11 +377,12 @@ bool World::is_legitimate(const wire::Reason& reason) const {
     case Why::kEndedEarly:
     case Why::kEndedWithoutTraining:
       return had(Fault::kEarlyExit);
-    case Why::kNoPlan:  // A private part is lost with its arena, or with that and its holder's.
+    case Why::kNoPlan:  // A private part is lost with its arena or, if it is held, with both
+                        // copies.
       if (reason.rank == kNoRank) return is_all_lost();
       // A holder that has ended its training gives nothing any more. A host may be taken for lost
-      // if nothing comes from it for a while.
-      // So may one on its last call while everything stands still.
+      // if nothing comes from it for a while, or if it was on its last call while everything stood
+      // still.
       if (setup_.hosts && (!setup_.holders || any_finished() || had(Fault::kStall) ||
                            had(Fault::kHiccup) || had(Fault::kReset))) {
         return setup_.private_is_own;

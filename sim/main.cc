@@ -1,5 +1,5 @@
-// bin/sim: runs schedules of the simulated world until one breaks an invariant; tells, replays and
-// shrinks that one. Exit code 0: none did; 1: one did; 2: wrong arguments.
+// bin/sim: runs schedules of the simulated world until one violates an invariant; prints, replays
+// and shrinks that one. Exit code 0: no violation; 1: a violation; 2: wrong arguments.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,5 @@
-// Connections: ordered within one, unordered between them, and broken at any moment.
+// Connections: messages keep their order within a connection, not between two. Any connection may
+// break at any moment.
 #include <utility>
 
 #include "base/text.h"
@@ -21,7 +22,8 @@ World::Index World::connect(Index worker, Index agent) {
   return link;
 }
 
-// A scheduler that stands still learns of it when it hears something there.
+// Tells the controller of a new connection. A scheduler that stands still is told later, before the
+// connection's first message.
 void World::accept(Index link) {
   if (std::exchange(links_[link].accepted, true)) return;
   const bool agent = links_[link].worker == kNone;
@@ -31,7 +33,7 @@ void World::accept(Index link) {
 
 void World::send_up(Index link, const wire::Message& message) {
   auto& to = links_[link];
-  if (!to.client_open || to.client_gone || to.scheduler_gone) return;  // Lost.
+  if (!to.client_open || to.client_gone || to.scheduler_gone) return;  // The message is lost.
   to.up.push_back(written(message));
 }
 
@@ -45,7 +47,7 @@ World::Letter World::written(const wire::Message& message) {
   return {wire::kind_of(message), wire::encode(message)};
 }
 
-// No sound process says what another one can not read.
+// Decodes a message. It is a violation if that fails: every process must send valid messages.
 std::optional<wire::Message> World::read(const Letter& letter) {
   auto message = wire::decode(letter.kind, letter.body);
   if (message) return *std::move(message);

@@ -13,9 +13,9 @@ namespace {
 
 constexpr Duration kAgentPatience = std::chrono::seconds(10);
 constexpr Duration kHostSilence = std::chrono::milliseconds(500);
-constexpr Duration kLinger = std::chrono::seconds(2);  // After the end, for those who come back.
+constexpr Duration kLinger = std::chrono::seconds(2);  // For processes that come after the end.
 
-// Taken for dead since it was silent, whether its training has ended or not.
+// Whether the member counts as dead because it was silent, whether its training has ended or not.
 bool is_lost(const controller::Member& member) {
   return member.ending.kind == wire::Ending::Kind::kNotHeard &&
          (member.state == controller::SeatState::kSilent ||
@@ -63,7 +63,7 @@ void World::start_scheduler() {
 
 void World::kill_scheduler(std::int32_t code, bool store_survives) {
   const bool by_itself = scheduler_.exits_at && *scheduler_.exits_at <= now_;
-  // What has queued is one transaction, or several: any number of the oldest may be durable.
+  // The queued stores may be one transaction or several: any number of the oldest may be durable.
   const auto queued = static_cast<std::uint32_t>(scheduler_.stores.size());
   const std::uint32_t survive = !store_survives || queued == 0 ? 0
                                 : queued == 1                  ? 1
@@ -101,7 +101,8 @@ void World::tell_controller(const controller::Event& event) {
   scheduler_.deadline = scheduler_.machine->deadline();
 }
 
-// An agent that comes in time hears of the end first. Else it takes exits of workers for deaths.
+// Checks that an agent which connects in time hears of the job's end before the workers do. Else it
+// would take their exits for deaths.
 void World::check_agent_hears_first() {
   const bool worker_told = std::exchange(worker_told_end_, false);
   if (!setup_.agent || agent_told_end_ || !worker_told) return;
@@ -116,7 +117,7 @@ void World::store_done() {
   tell_controller(controller::Stored{});
 }
 
-// What of the record and the phase a message may change.
+// A digest of what a message may change in the formation and its stage.
 std::uint64_t World::record_print() const {
   const wire::Formation formation = scheduler_.machine->formation();
   std::uint64_t print = derive(formation.generation, formation.version,
@@ -127,7 +128,7 @@ std::uint64_t World::record_print() const {
   return derive(print, formation.reached);
 }
 
-// Somebody has committed it, and says so in time.
+// Tells the checkers that the scheduler knows of a committed step, if the report is not too late.
 void World::hear_of_step(const wire::Message& message) {
   const auto* progress = std::get_if<wire::Progress>(&message);
   const bool counts = progress != nullptr && scheduler_.machine->stage() == wire::Stage::kRunning &&
@@ -195,7 +196,8 @@ void World::carry_out(const controller::Action& action) {
   }
 }
 
-// The kernel of its host answers, if it is reached: where a process lives, it has its endpoint.
+// If the process's host can be reached, its kernel answers whether something listens at the
+// process's endpoint; if not, the process is dead.
 void World::probe(const controller::Probe& probe) {
   const auto found = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& worker) {
     return worker.incarnation == probe.incarnation && worker.node_id == probe.node_id;
@@ -235,8 +237,8 @@ void World::check_evictions(const std::set<std::string>& lost_before) {
     if (worker.alive && now_ > worker.disturbed + kLease) {
       checkers_.violate(cat("L2: rank ", worker.rank, " was evicted but lives and was heard"));
     }
-    // Of several hosts, a scheduler that was started again waits with what an agent says that has
-    // places of another host, until that one is lost.
+    // With several hosts, a restarted scheduler does not believe an agent about places of another
+    // host until that host is lost.
     const bool waits = setup_.hosts && now_ < scheduler_.since + 2 * kLease;
     const bool was_told = !waits && worker.agent != kNone && agents_[worker.agent].runs() &&
                           now_ > agents_[worker.agent].disturbed + kLease;

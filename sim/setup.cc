@@ -1,4 +1,4 @@
-// Draws setups: every run of a swarm first draws which faults exist and how rare they are.
+// Draws setups: every run first draws which faults can happen and how rare they are.
 #include "sim/setup.h"
 
 #include <array>
@@ -10,9 +10,9 @@ namespace {
 
 constexpr std::uint32_t kOfHosts = bit(Fault::kLoseHost) | bit(Fault::kCutHost) |
                                    bit(Fault::kLinksFail) | bit(Fault::kMove) | bit(Fault::kReset);
-constexpr std::uint32_t kOfOneHost = 15;  // The first so many faults.
+constexpr std::uint32_t kOfOneHost = 15;  // How many of the first faults are for one host.
 
-// Many kinds hide each other: in half of the runs there are but two.
+// Draws which faults may happen. Many kinds hide each other, so half of the runs have only two.
 void draw_kinds(Setup& setup, Choices& choices) {
   if (choices.pick(2) == 1) {
     for (int i = 0; i < 2; ++i) setup.kinds |= std::uint32_t{1} << choices.pick(kOfOneHost);
@@ -25,7 +25,7 @@ void draw_kinds(Setup& setup, Choices& choices) {
   }
 }
 
-// In bursts or not, and what comes before what.
+// Draws whether faults come in bursts, and the order of transitions.
 void draw_order(Setup& setup, Choices& choices) {
   setup.burst = choices.pick(2) == 1;
   constexpr std::array<std::uint32_t, 5> kOrderRarities = {0, 2, 1, 5, 20};
@@ -88,7 +88,7 @@ Setup hosts(Choices& choices) {
   draw_order(setup, choices);
   setup.exchange = choices.pick(4) == 1;
   if (choices.pick(2) == 1) setup.kinds |= bit(Fault::kMove);
-  // Often alone: nothing else excuses the loss of a host then.
+  // Often kReset is the only fault: then nothing justifies that a host is taken for lost.
   if (const auto reset = choices.pick(4); reset >= 2) {
     setup.kinds = bit(Fault::kReset) | (reset == 2 ? setup.kinds : 0);
   }
@@ -122,7 +122,7 @@ Setup farewell(Choices& choices) {
   return setup;
 }
 
-// So many ranks a host that each list of a message is long.
+// Many ranks on each host, so that the lists in messages are long.
 Setup wide(Choices& choices) {
   Setup setup;
   setup.hosts = true;
@@ -149,7 +149,7 @@ Setup small(Choices& choices) {
   return setup;
 }
 
-// As small, but no connection ends of itself: what a minute is enough for.
+// Like "small", but no connection breaks by itself, so that a minute is enough for all runs.
 Setup smallest(Choices& choices) {
   Setup setup = small(choices);
   setup.kinds &= ~bit(Fault::kBreak);

@@ -1,4 +1,5 @@
-// What one simulated run is made of: how many ranks, who starts them, which faults, how rare.
+// Setup: the parameters of one simulated run: how many ranks, who starts them, which faults, how
+// rare these are.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ enum class Fault : std::uint8_t {
   kStoreCrash,     // The scheduler dies when its store is durable but before it knows.
   kBreak,          // A connection breaks; what is in flight is lost or not.
   kPause,          // A worker is stopped for a while, shorter or longer than its lease.
-  kWipe,           // A worker dies and its arena with it, as if its host had.
+  kWipe,           // A worker dies and its arena is lost, as if its host had died.
   kKillAll,        // All workers die at once.
   kHiccup,         // Everything stands still until the next deadline passes.
   kStall,          // A connection delivers nothing for a while.
@@ -27,17 +28,17 @@ enum class Fault : std::uint8_t {
   kSpawnFails,     // The agent's next processes, up to three, can not be started.
   kStopScheduler,  // The scheduler is stopped (SIGSTOP), shortly or for long.
   kForeign,        // A process of another host asks for a place of the job (P31).
-  // What follows ends the job, with a reason.
+  // The next four end the job, with a reason.
   kUserError,  // The training says that it can not go on.
   kEarlyExit,  // The program ends with exit code 0 in the midst of its training.
   kInterrupt,  // The user interrupts an agent.
   kKillAgent,  // An agent dies, not the scheduler's, and its processes with it.
-  // Of several hosts.
-  kLoseHost,   // One is lost with all that it had, heard or not.
-  kCutHost,    // For a while nothing comes from it or to it.
+  // Only with several hosts.
+  kLoseHost,   // A host is lost with all that it had; its connections end, or just go silent.
+  kCutHost,    // For a while nothing comes from a host or gets to it.
   kLinksFail,  // The group's links fail, though nobody dies (P48).
-  kMove,       // A person has other hosts take a host's ranks over.
-  kReset,      // All its connections end at once, though it lives (a firewall's flush).
+  kMove,       // A user asks for a host's ranks to move to other hosts.
+  kReset,      // All connections of a host end at once, though it lives (a firewall's flush).
 };
 inline constexpr std::uint32_t kFaults = 24;
 [[nodiscard]] constexpr std::uint32_t bit(Fault fault) {
@@ -46,7 +47,7 @@ inline constexpr std::uint32_t kFaults = 24;
 inline constexpr std::uint32_t kDoom = bit(Fault::kUserError) | bit(Fault::kEarlyExit) |
                                        bit(Fault::kInterrupt) | bit(Fault::kKillAgent);
 
-// Which of the possible transitions comes first, unless a choice says otherwise.
+// Which of the possible transitions comes first, unless a choice picks another one.
 enum class Order : std::uint8_t { kMessagesFirst, kTrainersFirst, kInTurn, kNewestFirst };
 inline constexpr std::uint32_t kOrders = 4;
 
@@ -55,33 +56,34 @@ inline constexpr std::size_t kMostRanks = 128;
 struct Setup {
   Rank ranks = 2;
   Version steps = 3;
-  bool agent = true;  // Else processes are started by hand, attempt 0.
+  bool agent = true;  // Agents start the processes; else a person does, with attempt 0.
   std::int32_t agents = 1;
   bool hosts = false;           // Each agent is on a host of its own, with memory of its own.
   bool spare_host = false;      // One more agent takes the places of a lost host.
-  bool oversubscribe = false;   // So does any other one.
+  bool oversubscribe = false;   // Any agent may take the places of a lost host.
   bool restarts = false;        // The command of a lost host is started again, on another one.
   bool proof = false;           // By hand: the scheduler's shell sees deaths of its own host.
-  bool replaced = true;         // By hand: somebody starts the dead anew.
-  bool private_is_own = false;  // A part of each rank's state has no copy with all others.
-  bool holders = false;         // But the next rank holds it too, as if on another host.
+  bool replaced = true;         // By hand: a person starts new processes for dead ones.
+  bool private_is_own = false;  // A part of each rank's state is not on all other ranks.
+  bool holders = false;         // The next rank holds that part, too, as if on another host.
   std::int32_t spares = 0;
-  bool asks = true;           // Else the programs do nothing, and end well.
+  bool asks = true;           // The programs ask for a rank and train; else they just end well.
   bool exchange = true;       // Ranks exchange key-values before their sessions.
-  bool bound_spares = false;  // One for each place.
+  bool bound_spares = false;  // There is one spare for each place.
   std::int32_t max_restarts = 100;
-  std::uint32_t faults = 2;        // At most.
-  std::uint32_t kinds = 0;         // Which: a mask of bit(Fault).
-  std::uint32_t fault_rarity = 1;  // One in so many chances.
-  bool burst = false;              // After a fault the next is likely soon.
-  std::uint32_t order_rarity = 0;  // How rarely something is done out of order; 0: never.
+  std::uint32_t faults = 2;        // The most faults in a run.
+  std::uint32_t kinds = 0;         // Which faults may happen: a mask of bit(Fault).
+  std::uint32_t fault_rarity = 1;  // A fault happens at one in so many chances.
+  bool burst = false;              // Soon after a fault the next one is likely.
+  std::uint32_t order_rarity = 0;  // How rarely a transition comes out of order; 0: never.
   Order order = Order::kMessagesFirst;
 };
 
-// The worlds by name. "swarm" draws all of one host, "hosts" all of several; in "wide" one of two
-// hosts with 64 ranks each is lost, or a spare one; in "farewell" little is trained, so that most
-// happens while the agents end. "small" and "exchange" are for counting
-// through: 2 ranks; 2 faults without an exchange, 1 fault with one.
+// Draws the setup of the world with this name; nullopt: there is none. "swarm" draws everything on
+// one host, "hosts" everything on several. In "wide" one of two hosts with 64 ranks each is lost,
+// or the spare host. In "farewell" little is trained, so that most faults happen while the agents
+// end. "small", "smallest" and "exchange" are for exhaustive runs with 2 ranks: 2 faults without an
+// exchange, or 1 fault with one.
 [[nodiscard]] std::optional<Setup> draw_setup(const std::string& world, Choices& choices);
 
 [[nodiscard]] std::string to_text(const Setup& setup);

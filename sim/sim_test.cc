@@ -51,7 +51,7 @@ TEST(Simulation, AgentsEndInTimeAndAsTheJobDid) {
   keep_every_invariant("farewell", kOfHosts);
 }
 
-// The second of two hosts with 64 ranks each is lost in a step, and a spare one takes its places.
+// The second of two hosts with 64 ranks each is lost in a step, and a spare host takes its places.
 TEST(Simulation, AHostWithManyRanksMayBeLost) {
   for (const std::size_t chance : {2'500U, 3'500U}) {
     Tape tape(chance);
@@ -64,8 +64,8 @@ TEST(Simulation, AHostWithManyRanksMayBeLost) {
   }
 }
 
-// Counts through the runs of `world`, up to so many; returns how many there were. All must end
-// well.
+// Makes all runs of `world`, at most `most` of them, and returns how many it made. None may violate
+// an invariant.
 std::uint64_t count_through(const std::string& world, std::uint64_t most) {
   Exhaustive choices;
   std::uint64_t runs = 0;
@@ -78,7 +78,7 @@ std::uint64_t count_through(const std::string& world, std::uint64_t most) {
   return runs;
 }
 
-// The world `small` has five times as many: `sim --exhaustive` counts through it, nightly.
+// The world "small" has five times as many runs: `sim --exhaustive` makes them every night.
 TEST(Simulation, EverySmallestScheduleWithTwoFaultsEndsWell) {
   EXPECT_GE(count_through("smallest", kCounted), std::min<std::uint64_t>(kCounted, 10'000));
 }
@@ -137,7 +137,7 @@ TEST(Choices, ATextThatIsNoTapeIsRefused) {
 }
 
 TEST(Choices, ShrinkingKeepsOnlyWhatTheFailureNeeds) {
-  const auto fails = [](const Tape& tape) {  // A 5 or more, later than a 2 or more.
+  const auto fails = [](const Tape& tape) {  // There is a number >= 5 after a number >= 2.
     bool two = false;
     for (const auto answer : tape) {
       if (two && answer >= 5) return true;
@@ -148,7 +148,7 @@ TEST(Choices, ShrinkingKeepsOnlyWhatTheFailureNeeds) {
   EXPECT_EQ(shrink({0, 9, 1, 3, 0, 0, 8, 8, 1, 4}, fails), (Tape{2, 5}));
 }
 
-// The checkers are of no use if they are never wrong: each must see what it is for.
+// A checker that never finds anything is of no use: each must report the violation that it is for.
 class CheckersTest : public ::testing::Test {
  protected:
   Checkers checkers_{2, 2};

@@ -1,4 +1,5 @@
-// The training thread of a worker: does what its trainer machine says, and plays the program.
+// The training thread of a worker: does the work that the trainer machine gives it, and plays the
+// program.
 #include <algorithm>
 
 #include "base/text.h"
@@ -10,11 +11,11 @@ namespace holdfast::sim {
 
 namespace {
 
-// Longer than any run: an end that is never confirmed is found.
+// Longer than any run, so that an end which is never confirmed is found.
 constexpr Duration kConfirmationTimeout = std::chrono::hours(1);
 constexpr Duration kLinkPatience = std::chrono::milliseconds(300);
 constexpr const char* kSourceLost = "the source's arena is lost";
-constexpr std::uint64_t kGarbage = 0xbad;  // Gradients that peers have half written.
+constexpr std::uint64_t kGarbage = 0xbad;  // Content that is only half written.
 
 template <class Kind>
 bool is(const trainer::Work& work) {
@@ -45,7 +46,7 @@ bool World::complete(const Worker& worker) const {
          operations[worker.operation].arrivals == setup_.ranks;
 }
 
-// What its wards give it in the step under way.
+// Whether all wards of this worker have given it their private parts of the step under way.
 bool World::has_come(const Worker& worker) const {
   const auto& given = groups_.at(worker.joined).given;
   const auto all = wards(worker);
@@ -129,14 +130,14 @@ bool World::is_linked(const Worker& worker) const {
   return setup_.hosts && std::set(hosts.begin(), hosts.end()).size() > 1;
 }
 
-// Nothing reaches those of other hosts, or comes from there.
+// Whether the worker's host is cut off and its group has ranks on other hosts.
 bool World::is_cut_off(const Worker& worker) const {
   if (!setup_.hosts) return false;
   const auto is_cut = [&](Index host) { return agents_[host].cut_until > now_; };
   return is_cut(worker.agent) && is_linked(worker);
 }
 
-// Somebody of its own host, or the scheduler, has said that its group is over.
+// Whether the worker was told, by a mate on its host or by the scheduler, that its group is over.
 bool World::has_ended(const Worker& worker) const {
   return worker.joined != 0 && worker.stopped_up_to >= worker.joined;
 }
@@ -164,7 +165,7 @@ Holding World::holding(const Worker& worker) const {
   return holding;
 }
 
-// What it holds follows its own arena.
+// Brings the private parts that the worker holds to the version of its own arena.
 void World::settle(const Worker& worker) {
   const Version v = arena(worker).version;
   for (auto& [key, part] : private_parts_) {
@@ -178,14 +179,14 @@ void World::forget_held(const Worker& worker) {
   std::erase_if(private_parts_, [&](const auto& entry) { return is_held_by(worker, entry.first); });
 }
 
-// It has made a step: what has not come to it is held no more.
+// The worker has made a step: it drops held parts for which that step has not come.
 void World::drop_the_rest(const Worker& worker) {
   std::erase_if(private_parts_, [&](const auto& entry) {
     return is_held_by(worker, entry.first) && entry.second.staged != arena(worker).version;
   });
 }
 
-// The group has formed: the holder gets what it does not have. False: its ward has lost it.
+// Once the group has formed, the holder gets parts that it lacks. False: a ward has lost its own.
 bool World::seed(const Worker& worker) {
   if (!setup_.holders) return true;
   settle(worker);
@@ -200,7 +201,7 @@ bool World::seed(const Worker& worker) {
   return true;
 }
 
-// Those of the ranks' seats.
+// The arenas on the hosts where the ranks' seats are.
 std::vector<Arena> World::arenas_in_use() {
   std::vector<Arena> found;
   for (Rank rank = 0; rank < setup_.ranks; ++rank) {
@@ -208,7 +209,7 @@ std::vector<Arena> World::arenas_in_use() {
     const auto at = static_cast<std::size_t>(rank);
     Arena one = arena(known ? host_named(durable_->roster[at].host) : 0, rank);
     if (known && finished(rank) && one.version == kNoVersion)
-      one.spent = true;  // Its host is lost.
+      one.spent = true;  // The host was lost after the rank had ended its training.
     found.push_back(one);
   }
   return found;
@@ -253,7 +254,7 @@ void World::resume(Index index, const trainer::Resume& action) {
   const auto at = static_cast<std::size_t>(worker.rank);
   const bool is_fenced =
       has_durable_roster() && durable_->roster.at(at).incarnation != worker.incarnation;
-  if (is_out_of_sight(worker) && is_fenced) return;  // It hears late what was said long ago.
+  if (is_out_of_sight(worker) && is_fenced) return;  // An old message that came late.
   auto arenas = arenas_in_use();
   arenas[at] = arena(worker);
   checkers_.went(worker.rank, action.generation, action.version, arenas);
@@ -273,7 +274,7 @@ void World::sums_end(Index index) {
   tell_trainer(index, trainer::SumsIdle{});
 }
 
-// Its training thread has written to its arena, or does so now.
+// Checks a write of the worker's training thread to its arena.
 void World::wrote(const Worker& worker) {
   checkers_.wrote(arena(worker), worker.process);
   if (worker.said_parked) checkers_.violate("S6: a rank that has said that it is parked writes");
@@ -305,7 +306,7 @@ bool World::begin(Index index, const trainer::Repair& work) {
       if (setup_.private_is_own && work.version != 0 && !private_source(worker, work)) {
         checkers_.violate("S3: a rank is to go on without the private part of its state");
       }
-      own.version = own.staged = kNoVersion;  // Half a copy is nothing.
+      own.version = own.staged = kNoVersion;  // Half a copy counts as no version.
       own.content = kGarbage;
       return true;
   }
@@ -323,7 +324,7 @@ bool World::begin(Index index, const trainer::JoinGroup& work) {
   return true;
 }
 
-// It has given its own part once it waits for its wards'.
+// The worker gives its own part to its holder; then it waits for those of its wards.
 bool World::begin(Index index, const trainer::ExchangeCopies& work) {
   Worker& worker = workers_[index];
   Group& group = groups_[worker.joined];
@@ -331,18 +332,18 @@ bool World::begin(Index index, const trainer::ExchangeCopies& work) {
   group.given[worker.rank] = work.version;
   for (const Rank ward : wards(worker)) {
     PrivatePart& part = held(host_of(worker), worker.rank, ward);
-    if (part.has(work.version)) part.staged = part.version;  // Once more, after a void step.
+    if (part.has(work.version)) part.staged = part.version;  // Comes again, after a void step.
   }
   return true;
 }
 
-// From another host, which may take any time.
+// Whether the repair copies from another host, which may take any time.
 bool World::fetches(const Worker& worker, const trainer::Repair& work) const {
   return setup_.hosts && work.order.act == wire::Act::kReceive &&
          host_named(work.order.source.host) != worker.agent;
 }
 
-// What it is to receive its private part from; null: from nobody who could have it.
+// The held part from which the worker receives its private part; null: it receives none.
 const World::PrivatePart* World::private_source(const Worker& worker, const trainer::Repair& work) {
   const auto& source = work.order.private_source;
   if (!setup_.holders || source.holder == kNoRank) return nullptr;
@@ -364,7 +365,7 @@ bool World::begin(Index index, const trainer::Update&) {
   return true;
 }
 
-// Counts it at the group's next operation; false: the group has ended.
+// Counts the worker's arrival at the group's next operation. False: the group has ended.
 bool World::arrive(Worker& worker) {
   const Arena& own = arena(worker);
   Group& group = groups_[worker.joined];
@@ -375,7 +376,7 @@ bool World::arrive(Worker& worker) {
     checkers_.violate("S2: ranks of one generation are in different steps");
   }
   operation.step = own.version + 1;
-  // Of a host that was cut off, a rank may find all others' arrivals after it was replaced.
+  // A rank on a host that was cut off may come after it was replaced, and find all arrivals there.
   if (++operation.arrivals < setup_.ranks || is_out_of_sight(worker)) return true;
   checkers_.gathered(worker.joined);
   return true;
@@ -396,12 +397,12 @@ void World::end(Index index, const trainer::Repair& work) {
     own.content = kInitialContent;
   } else {
     const wire::Location& from = work.order.source;
-    if (fetches(worker, work) && worker.repair_stopped) {  // Whatever it has by now.
+    if (fetches(worker, work) && worker.repair_stopped) {  // Whatever has been copied by now.
       return tell_trainer(index, trainer::Repaired{holding(worker), "stopped", true});
     }
     const Arena& source = arena(host_named(from.host), from.holder);
     const PrivatePart* part = private_source(worker, work);
-    // Whoever comes so late that the job has gone on finds another version there, or nobody.
+    // If the job has gone on meanwhile, the source has another version, or is gone.
     const bool is_late =
         fetches(worker, work) && (source.version != work.version || source.updating);
     const bool lacks = source.version == kNoVersion || (part && part->version == kNoVersion);
@@ -453,7 +454,7 @@ void World::end(Index index, const trainer::AwaitSums&) {
   Worker& worker = workers_[index];
   if (!complete(worker)) return tell_trainer(index, trainer::SumsDone{trainer::Outcome::kStopped});
   Arena& own = arena(worker);
-  checkers_.wrote(own, worker.process);  // Before it said that it is parked, if it has.
+  checkers_.wrote(own, worker.process);  // Not wrote(): it was written before it said "parked".
   own.gradient = groups_[worker.joined].operations[worker.operation].sum;
   ++worker.operation;
   tell_trainer(index, trainer::SumsDone{trainer::Outcome::kDone});
@@ -478,7 +479,7 @@ void World::end(Index index, const trainer::ExchangeCopies& work) {
                                         holding(worker).held});
 }
 
-// P50: the step lies on two hosts once it is committed, unless one is lost just now.
+// P50: once a step is committed, each private part is on two hosts, unless one is lost just now.
 void World::check_copies(const Worker& worker) {
   const bool wiped = (struck_ & bit(Fault::kWipe)) != 0;
   for (Rank ward = 0; setup_.holders && !wiped && ward < setup_.ranks; ++ward) {
@@ -493,7 +494,7 @@ void World::check_copies(const Worker& worker) {
 
 void World::end(Index index, const trainer::Arrive&) {
   Worker& worker = workers_[index];
-  // Who is cut off when its group ends does not learn that all have arrived.
+  // A rank that is cut off when its group ends does not learn that all have arrived.
   const bool done = complete(worker) && !is_cut_off(worker);
   if (done) ++worker.operation;
   tell_trainer(index,
@@ -548,7 +549,7 @@ void World::end(Index index, const trainer::Return& result) {
   }
 }
 
-// What the program hears of a step that it has begun.
+// Checks what the program is told about a step that it has begun.
 void World::check_told(const Worker& worker, trainer::Return::What what) {
   using What = trainer::Return::What;
   const Arena& own = arena(worker);
@@ -565,7 +566,7 @@ void World::check_told(const Worker& worker, trainer::Return::What what) {
 void World::fail_training(Index index, const wire::Reason& reason) {
   workers_[index].program = Program::kFailed;
   workers_[index].work.clear();
-  if (workers_[index].over) workers_[index].leaving = 1;  // Nobody needs to hear of it.
+  if (workers_[index].over) workers_[index].leaving = 1;  // The job is over: no need to report.
   tell_member(index, member::TrainingFailed{reason});
 }
 

@@ -1,4 +1,4 @@
-// Says in words what the machines say in structs.
+// Turns the machines' actions and messages into words.
 #include "sim/words.h"
 
 #include "base/prng.h"

@@ -1,4 +1,4 @@
-// Events, actions and messages of the machines in words, for transcripts and traces.
+// Describes actions and messages of the machines in words, for transcripts and traces.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace holdfast::sim {
 [[nodiscard]] std::string to_words(const trainer::Action& action);
 [[nodiscard]] std::string to_words(const agent::Action& action);
 
-// A number that differs for different messages, as far as the protocol's numbers go.
+// A digest of the message's kind and of its numbers, as far as the protocol decides by them.
 [[nodiscard]] std::uint64_t print_of(const wire::Message& message);
 
 }  // namespace holdfast::sim

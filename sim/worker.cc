@@ -1,4 +1,4 @@
-// Workers as processes: they start, connect, speak through their member machine, and die.
+// Workers as processes: they start, connect, talk through their member machine, and die.
 #include <algorithm>
 #include <utility>
 
@@ -41,7 +41,7 @@ void World::add_foreign(Index worker) {
   place(workers_[index]);
 }
 
-// It knows which place it has and begins to ask for its rank.
+// The worker knows its place now, and begins to ask for its rank.
 void World::place(Worker& worker) {
   worker.program = Program::kUnplaced;
   worker.trainer.emplace(trainer_options());
@@ -71,13 +71,13 @@ void World::tell_trainer(Index worker, const trainer::Event& event) {
   bring_events();
 }
 
-// It has tried to connect for too long; it goes on trying.
+// The worker has tried to connect for too long. It tells its trainer, and goes on trying.
 void World::miss_scheduler(Index index) {
   Worker& worker = workers_[index];
   worker.gives_up_at = now_ + kReplacementTimeout / 2;
   worker.cut_off = true;
   const bool trains = worker.program == Program::kTraining || worker.program == Program::kEnded;
-  if (!trains) worker.leaving = 1;  // Its program waits for the scheduler itself.
+  if (!trains) worker.leaving = 1;  // Its program waits in a call that fails now.
   tell_trainer(index, trainer::OutOfReach{{.kind = wire::Reason::Kind::kOutOfReach}});
 }
 
@@ -123,13 +123,13 @@ void World::carry_out(Index index, const member::Action& action) {
     worker.over = true;
     if (over->job_ended) worker.job_ended = over->success;
     tell_trainer(index, trainer::JobOver{over->success, over->reason});
-    // A program that is in no call of Holdfast's hears of it there, or not at all.
+    // A program that trains learns of the end by its next call, or not at all.
     const bool stood_by = over->stood_by && worker.program == Program::kUnplaced;
     if (worker.program != Program::kTraining) worker.leaving = stood_by ? 0 : 1;
   }
 }
 
-// What its agent has left, it looks at once.
+// Lists looking at the addresses that the agent has written; the worker looks at each only once.
 void World::list_addresses(Index index) {
   const Worker& worker = workers_[index];
   if (!worker.machine || !worker.machine->awaits_addresses()) return;
@@ -150,7 +150,8 @@ void World::find_addresses(Index index) {
   tell_member(index, member::AddressesFound{std::move(book)});
 }
 
-// `lifeline`: the agent hears of it first without an exit code. `loses`: what it sent last.
+// `lifeline`: the agent learns of the death first by the lifeline, without an exit code. `loses`:
+// the messages that the worker sent last are lost.
 void World::die(Index index, std::int32_t code, bool lifeline, bool loses) {
   Worker& worker = workers_[index];
   worker.alive = false;
@@ -160,7 +161,7 @@ void World::die(Index index, std::int32_t code, bool lifeline, bool loses) {
   if (worker.exchange.link != kNone) client_is_gone(worker.exchange.link, loses);
   worker.exchange.link = kNone;
   fold(static_cast<std::uint64_t>(code) + worker.process * 1000);
-  if (worker.foreign) return;  // Nobody here is its parent.
+  if (worker.foreign) return;  // No agent of this world is its parent.
   if (setup_.agent) {
     agent_hears_of_death(worker.agent, worker.process, code, lifeline, worker.job_ended);
     return;

@@ -1,4 +1,4 @@
-// The run itself: lists what could happen next, lets a choice decide, and checks the end.
+// The main loop of a run: lists what could happen next, lets a choice decide, and checks the end.
 #include "sim/world.h"
 
 #include <algorithm>
@@ -12,12 +12,12 @@
 namespace holdfast::sim {
 namespace {
 
-constexpr Duration kTick = std::chrono::microseconds(100);  // That one transition takes.
+constexpr Duration kTick = std::chrono::microseconds(100);  // The time that a transition takes.
 constexpr Duration kBeat = std::chrono::seconds(1);
-constexpr Duration kSilenceBound = std::chrono::seconds(300);  // After the last fault.
+constexpr Duration kSilenceBound = std::chrono::seconds(300);  // From the last fault to the end.
 constexpr Duration kEndBound = kAlonePatience + std::chrono::seconds(20);
 constexpr std::uint32_t kTransitionsBound = 20'000;
-constexpr std::uint32_t kTransitionsOfARank = 600;  // Where there are many.
+constexpr std::uint32_t kTransitionsOfARank = 600;  // Raises the bound if there are many ranks.
 
 }  // namespace
 
@@ -30,7 +30,7 @@ World::World(const Setup& setup, Choices& choices, std::vector<std::string>* log
       arenas_(static_cast<std::size_t>(setup.ranks) *
               static_cast<std::size_t>(setup.hosts ? setup.agents + 2 : 1)) {}
 
-// Hosts are watched by the beats of their agents.
+// With hosts, heartbeats are more frequent: the scheduler notices a lost host by its agent's.
 Duration World::beat_every() const {
   return setup_.hosts ? kBeat / 4 : kBeat;
 }
@@ -305,7 +305,7 @@ std::optional<Instant> World::next_time() const {
   return next;
 }
 
-// Nothing can be done now: time goes on to where something can.
+// If nothing can happen now, time goes on to the next moment at which something can.
 bool World::advance() {
   const auto next = next_time();
   if (!next) return false;
@@ -341,7 +341,7 @@ void World::check_end() {
   const bool ended = durable_ && durable_->stage == wire::Stage::kEnded;
   const bool success = setup_.agent ? why_ended_by_agents() == nullptr : ended && durable_->success;
   if (success) {
-    // A program that ends of its own will, with exit code 0, has ended well by its own word.
+    // A program that exits early with code 0 counts as ended well, though it has not trained.
     if (setup_.asks && (struck_ & bit(Fault::kEarlyExit)) == 0) {
       checkers_.ended_well(arenas_in_use());
     }
@@ -352,7 +352,7 @@ void World::check_end() {
   }
 }
 
-// Null: all agents that live have exited with code 0, or there is none.
+// Why the agents have failed. Null: all agents that live have exited with code 0.
 const wire::Reason* World::why_ended_by_agents() const {
   for (const auto& agent : agents_) {
     if (agent.exited && agent.exited->code != 0) return &agent.exited->reason;
@@ -365,7 +365,7 @@ wire::Reason World::why_ended() const {
   return durable_ && durable_->stage == wire::Stage::kEnded ? durable_->end : wire::Reason{};
 }
 
-// A death must be known once its lease has run out at the latest, whoever else has told of it.
+// Checks that a death is known to the scheduler at the latest when the lease has run out.
 void World::check_deaths_are_known() {
   if (!scheduler_.machine || scheduler_.machine->stage() == wire::Stage::kEnded) return;
   if (!scheduler_.machine->assembled()) return;

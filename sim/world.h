@@ -1,6 +1,7 @@
-// The simulated world: one scheduler with its journal, workers with arenas and collectives, an
-// agent or a person who starts them, connections, time, and faults. It plays the machines of core/
-// as the shells do and decides nothing itself; every freedom is a choice.
+// World: the simulated job: one scheduler with its journal, workers with arenas and collectives,
+// agents or a person who starts them, connections, time, and faults. It drives the machines of
+// core/ as the shells do, and decides nothing itself: all that may go one way or another is a
+// choice.
 #pragma once
 
 #include <bitset>
@@ -25,18 +26,19 @@
 
 namespace holdfast::sim {
 
-// Short against the bounds of the checkers; the timeouts longer than all faults of a run together.
+// The lease is short compared with the checkers' bounds. The timeouts are longer than all faults of
+// a run together.
 inline constexpr Duration kLease = std::chrono::seconds(3);
 inline constexpr Duration kTopologyTimeout = std::chrono::seconds(60);
-// Whoever finds no scheduler for so long gives up.
+// How long a process tries to reach a scheduler before it gives up.
 inline constexpr Duration kAlonePatience = std::chrono::seconds(60);
 inline constexpr Duration kReplacementTimeout = std::chrono::seconds(60);
 
 struct Outcome {
-  std::string violation;  // Empty: none.
+  std::string violation;  // The violated invariant; empty: none.
   wire::Reason reason;    // Why the job ended.
   bool success = false;
-  std::uint64_t hash = 0;  // Of all that happened.
+  std::uint64_t hash = 0;  // A hash of all that happened: equal tapes give equal hashes.
   std::uint32_t transitions = 0;
   std::uint32_t faults = 0;
   Duration time{};
@@ -44,7 +46,7 @@ struct Outcome {
 
 class World {
  public:
-  // `log`: where each transition is told in words; may be null.
+  // `log`: gets each transition in words; may be null.
   World(const Setup& setup, Choices& choices, std::vector<std::string>* log);
   Outcome run();
 
@@ -52,7 +54,7 @@ class World {
   using Index = std::size_t;
   static constexpr Index kNone = ~Index{0};
 
-  // Where the program is.
+  // The state of a worker's program.
   enum class Program : std::uint8_t {
     kSpare,
     kUnplaced,
@@ -63,53 +65,53 @@ class World {
     kFailed
   };
   struct Exchange {
-    Index link = kNone;  // Of its own.
-    Instant since{};     // In which it waits for the others.
-    bool kept = false;   // Its own value, or a predecessor's.
+    Index link = kNone;  // The connection for key-values.
+    Instant since{};     // Since when it waits for the values of the other ranks.
+    bool kept = false;   // A value is stored under its key: its own, or a predecessor's.
     bool over = false;   // It was told that the job is over.
     std::set<Rank> got;
-    wire::KeyValue list{.key = {}, .value = {}, .version = 0};  // As it has read it last.
-    wire::Put enlisting;   // What it has said last; id 0: nothing yet.
-    bool answered = true;  // Of that.
-    bool enlisted = false;
+    wire::KeyValue list{.key = {}, .value = {}, .version = 0};  // The list as it was last read.
+    wire::Put enlisting;    // The last Put of the list; id 0: none yet.
+    bool answered = true;   // `enlisting` was answered.
+    bool enlisted = false;  // It has appended itself to the list.
   };
   struct Worker {
     agent::Process process = 0;
-    Index agent = kNone;  // Who has started it; kNone: a person, or somebody on another host.
+    Index agent = kNone;  // The agent that has started it; kNone: a person, or it is `foreign`.
     std::string node_id;
     Incarnation incarnation = 0;
     std::uint64_t attempt = 0;
     std::optional<member::Machine> machine;
     std::optional<trainer::Machine> trainer;
     Program program = Program::kUnplaced;
-    std::deque<trainer::Work> work;  // Of the training thread.
+    std::deque<trainer::Work> work;  // The work of the training thread, oldest first.
     bool half = false;               // The first half of the oldest work is done.
-    Generation stopped_up_to = 0;    // It joins no group of these any more.
-    bool sums_busy = false;          // It was stopped in the midst of a sum.
-    bool repair_stopped = false;     // A newer generation has stopped it.
-    bool said_parked = false;        // And has no order yet that it may carry out.
-    Version began_at = 0;            // Where its program began the step under way.
+    Generation stopped_up_to = 0;    // It joins no group of a generation up to this one any more.
+    bool sums_busy = false;          // It was stopped in the middle of a sum.
+    bool repair_stopped = false;     // A newer generation has stopped its repair.
+    bool said_parked = false;        // It has reported, and has no order to carry out yet.
+    Version began_at = 0;            // The version at which its program began the step under way.
     bool alive = true;
-    bool foreign = false;           // On another host.
+    bool foreign = false;           // A process of another host that asks for a place (P31).
     bool over = false;              // It was told that the job is over, or that it has no place.
     std::optional<bool> job_ended;  // It was told that the job has ended: well, or not.
     std::optional<std::int32_t> leaving;  // It will exit with this code.
-    std::int32_t signal = 0;              // Sent to it and not yet delivered.
+    std::int32_t signal = 0;              // A signal that was sent and is not delivered yet.
     Index link = kNone;
     Exchange exchange;
     Rank rank = kNoRank;
     std::vector<Index> host_of;   // By rank, in the generation that it was told to go to.
-    std::vector<Rank> holder_of;  // The same, where there are several hosts.
-    Generation joined = 0;        // Whose group it is in; 0: in none.
-    std::uint64_t operation = 0;  // How many of the group's have ended for it.
+    std::vector<Rank> holder_of;  // By rank; only with several hosts.
+    Generation joined = 0;        // The generation of the group that it is in; 0: in none.
+    std::uint64_t operation = 0;  // How many of the group's operations have ended for it.
     Instant paused_until{};
-    std::optional<Instant> stopped;  // Since when, where its pause is one that its agent can see.
+    std::optional<Instant> stopped;  // Since when it is stopped, if its agent can see that.
     Instant died_at{};
-    std::uint64_t addresses_seen = 0;      // The name of those that it has looked at last.
-    std::optional<Instant> addresses_due;  // Then it looks for them no longer in vain.
-    Instant gives_up_at{};  // Without a connection until then, it finds the scheduler out of reach.
-    bool cut_off = false;   // It has found that.
-    Instant disturbed{};    // When it was last kept from being heard.
+    std::uint64_t addresses_seen = 0;      // The name of the address book that it last looked at.
+    std::optional<Instant> addresses_due;  // Then it asks the scheduler for the address book.
+    Instant gives_up_at{};  // Without a connection until then, the scheduler is out of reach.
+    bool cut_off = false;   // It has given up on the scheduler.
+    Instant disturbed{};    // Until when, at the last time, the scheduler could not hear it.
   };
   struct Letter {  // A message as it is on its way.
     std::uint8_t kind = 0;
@@ -119,12 +121,12 @@ class World {
     Index worker = kNone;  // kNone: an agent's.
     Index agent = kNone;
     std::deque<Letter> up, down;
-    bool scheduler_open = true;  // The scheduler's shell has not been told of its end.
-    bool client_open = true;
-    bool scheduler_gone = false;  // The client will be told.
-    bool client_gone = false;
-    bool accepted = false;   // The controller has been told of it.
-    bool exchanges = false;  // Key-values only.
+    bool scheduler_open = true;   // The scheduler's shell has not been told of the end.
+    bool client_open = true;      // The client has not been told of the end.
+    bool scheduler_gone = false;  // The scheduler's side has ended; the client will be told.
+    bool client_gone = false;     // The client's side has ended; the scheduler will be told.
+    bool accepted = false;        // The controller has been told of the connection.
+    bool exchanges = false;       // It is for key-values only.
     bool closed_by_scheduler = false;
     Instant stalled_until{};
   };
@@ -138,9 +140,9 @@ class World {
       Version step = 0;
     };
     std::vector<Operation> operations;
-    std::map<Rank, Version> given;  // What each rank has given to its holder last.
+    std::map<Rank, Version> given;  // By rank: the version that it last gave to its holder.
   };
-  struct PrivatePart {  // Of one rank, where its holder has it.
+  struct PrivatePart {  // The private part of one rank, as its holder has it.
     Version version = kNoVersion;
     Version staged = kNoVersion;
     [[nodiscard]] bool has(Version v) const {
@@ -150,17 +152,17 @@ class World {
   struct Scheduler {
     agent::Process process = 0;
     bool starting = false;
-    bool lost = false;  // Nobody starts it again.
+    bool lost = false;  // Nobody will start it again.
     std::optional<controller::Machine> machine;
-    std::deque<controller::Store> stores;  // Handed out, not answered.
+    std::deque<controller::Store> stores;  // Stores under way, oldest first.
     std::optional<Instant> deadline;
-    std::optional<Instant> exits_at;  // After End.
+    std::optional<Instant> exits_at;  // Set after the machine's End.
     std::int32_t signal = 0;
     bool success = false;
     Instant ended_at{};
     Instant since{};
     Instant paused_until{};
-    std::optional<Instant> stopped;  // Since when, while its agent can see it.
+    std::optional<Instant> stopped;  // Since when it is stopped, if its agent can see that.
   };
   struct Pause {
     Instant until{};
@@ -170,28 +172,28 @@ class World {
     agent::Machine machine;
     bool alive = true;
     Index link = kNone;
-    Instant connects_at{};            // At the earliest.
-    Instant gives_up_at{};            // Without a connection until then.
-    Instant disturbed{};              // When it was last kept from being heard.
-    bool is_hurried = false;          // A person would not wait for what it still waits for.
-    std::vector<agent::Died> deaths;  // It has not been told yet, as of the next.
-    std::deque<agent::Process> not_spawned;
+    Instant connects_at{};    // The earliest time of the next connection.
+    Instant gives_up_at{};    // Without a connection until then, it gives up.
+    Instant disturbed{};      // Until when, at the last time, the scheduler could not hear it.
+    bool is_hurried = false;  // Interrupted while it only waited for others: it may exit at once.
+    std::vector<agent::Died> deaths;         // Deaths of which it was not told yet.
+    std::deque<agent::Process> not_spawned;  // Failed starts of which it was not told yet.
     std::vector<agent::Promote> promotions;  // On their way to the spare.
     std::vector<Instant> graces;
     std::vector<Pause> pauses;
-    std::optional<Instant> next_look;  // There while a process is stopped.
+    std::optional<Instant> next_look;  // Only while a process is stopped.
     Instant last_look{};
-    Instant stood_still{};  // It did, until then.
+    Instant stood_still{};  // Until when it stood still, at the last time.
     std::optional<agent::Exit> exited;
-    std::optional<wire::Addresses> addresses;  // That it has left for the workers of its host.
-    bool knows_end = false;                    // Of the job: a process of its own had heard it.
-    Instant cut_until{};                       // Its host, of several, is cut off until then,
-    Instant away_until{};                      // or can make no connections.
-    bool is_down = false;       // Its host has been lost silently: no kernel of it answers.
-    bool is_host_lost = false;  // Or it may be, as far as others know.
+    std::optional<wire::Addresses> addresses;  // Those that it wrote for the workers of its host.
+    bool knows_end = false;                    // One of its processes had heard of the job's end.
+    Instant cut_until{};                       // With hosts: its host is cut off until then,
+    Instant away_until{};                      // or can make no connections until then.
+    bool is_down = false;       // Its host was lost silently: no kernel of it answers.
+    bool is_host_lost = false;  // Its host is lost, or may be taken for lost.
     [[nodiscard]] bool runs() const { return alive && !exited; }
   };
-  struct Person {  // Starts by hand what has died.
+  struct Person {  // A person who starts dead processes again by hand.
     struct Errand {
       std::string node_id;
       Instant at{};
@@ -236,7 +238,7 @@ class World {
   struct Transition {
     Kind kind;
     Index index;
-    Index agent = 0;  // Whose; for what happens to agents.
+    Index agent = 0;  // The agent, if the transition is one of an agent.
   };
   struct Mishap {
     Fault fault;
@@ -266,8 +268,8 @@ class World {
   void check_deaths_are_known();
 
   // faults.cc
-  [[nodiscard]] bool maybe_fault();              // True: one struck.
-  [[nodiscard]] bool finished(Rank rank) const;  // As far as is durable.
+  [[nodiscard]] bool maybe_fault();              // Returns whether a fault struck.
+  [[nodiscard]] bool finished(Rank rank) const;  // As the durable record says.
   void list_faults();
   void strike(const Mishap& mishap);
   void kill_workers(bool wipe, Index only);
@@ -362,7 +364,7 @@ class World {
   void resume(Index worker, const trainer::Resume& action);
   void stop_group(Index worker);
   void sums_end(Index worker);
-  // The first half of a work; false: there is none, or it can not be done.
+  // Does the first half of a work. False: it has no first half, or that can not be done.
   bool begin(Index worker, const trainer::Repair& work);
   bool begin(Index worker, const trainer::JoinGroup& work);
   bool begin(Index worker, const trainer::ExchangeCopies& work);
@@ -396,7 +398,7 @@ class World {
   [[nodiscard]] bool has_come(const Worker& worker) const;
   [[nodiscard]] bool has_formed(const Worker& worker) const;
   [[nodiscard]] Holding holding(const Worker& worker) const;
-  // Where a worker's memory is; 0 where all share one.
+  // The host of a worker's memory; 0 if all ranks share one host.
   [[nodiscard]] Index host_of(const Worker& worker) const {
     return setup_.hosts ? worker.agent : 0;
   }
@@ -407,7 +409,8 @@ class World {
     return setup_.hosts && agents_[worker.agent].is_host_lost;
   }
   [[nodiscard]] bool is_cut_off(const Worker& worker) const;
-  // Whose private parts it holds, and who holds its own.
+  // wards(): the ranks whose private parts this worker holds. holder_of(): who holds that of
+  // `rank`.
   [[nodiscard]] std::vector<Rank> wards(const Worker& worker) const;
   [[nodiscard]] Rank holder_of(const Worker& worker, Rank rank) const;
   [[nodiscard]] PrivatePart& held(Index host, Rank holder, Rank ward) {
@@ -474,37 +477,36 @@ class World {
   std::uint64_t hash_ = 0;
   std::uint32_t transitions_ = 0;
   std::uint32_t faults_left_ = 0;
-  std::uint32_t burst_until_ = 0;  // In transitions.
-  std::uint32_t struck_ = 0;       // Kinds of faults that have happened: a mask.
+  std::uint32_t burst_until_ = 0;  // A count of transitions.
+  std::uint32_t struck_ = 0;       // The faults that have happened: a mask of bit(Fault).
   Instant last_fault_{};
   Instant next_beat_{};
-  bool asked_in_vain_ = false;  // A process that ended early had not exchanged.
-  bool source_lost_ = false;    // A copy failed since its source's arena was lost.
+  bool asked_in_vain_ = false;  // The exchange failed: a process had ended early without it.
+  bool source_lost_ = false;    // A copy failed because its source's arena was lost.
 
   std::vector<Arena> arenas_;                                           // By host, then rank.
   std::map<std::tuple<Index, Rank, Rank>, PrivatePart> private_parts_;  // By host, holder, ward.
-  std::uint32_t wipes_ = 0;  // Arenas that were lost, each with what lay beside it.
+  std::uint32_t wipes_ = 0;  // How many arenas were lost, or may be taken for lost.
   std::map<Generation, Group> groups_;
-  std::deque<Worker> workers_;    // The dead too.
+  std::deque<Worker> workers_;    // Dead ones, too.
   std::deque<Connection> links_;  // The Link of a Connection is its index + 1.
-  Index first_link_ = 0;          // Those before it are closed on both sides.
+  Index first_link_ = 0;          // All connections before it are closed on both sides.
   Scheduler scheduler_;
   std::optional<wire::Formation> durable_;
   std::map<std::string, wire::KeyValue> durable_values_;
   std::map<std::uint64_t, wire::Writer> durable_writers_;
-  bool agent_told_end_ = false;   // At some time.
-  bool worker_told_end_ = false;  // By the actions that were just carried out.
+  bool agent_told_end_ = false;   // An agent was told of the job's end at some time.
+  bool worker_told_end_ = false;  // A worker was, by the actions that were just carried out.
   Person person_;
   std::vector<controller::ProvenDead> proofs_;
-  std::vector<controller::NotThere> not_there_;  // Answers of kernels, on their way.
+  std::vector<controller::NotThere> not_there_;  // Answers to probes, on their way.
 
-  std::vector<AgentProcess>
-      agents_;                      // The first runs the scheduler; empty: all is started by hand.
-  std::uint32_t spawns_fail_ = 0;   // So many of the next.
-  std::int32_t spawns_failed_ = 0;  // In all; fewer than an agent tries.
-  agent::Process next_process_ = 1'000'000;  // Of those started by hand.
+  std::vector<AgentProcess> agents_;         // The first one runs the scheduler. Empty: by hand.
+  std::uint32_t spawns_fail_ = 0;            // How many of the next starts of processes fail.
+  std::int32_t spawns_failed_ = 0;           // How many have failed; fewer than an agent tries.
+  agent::Process next_process_ = 1'000'000;  // The number of the next process started by hand.
 
-  // For a machine of a worker; brought one after another, as its threads do.
+  // An event for a machine of a worker. They are delivered one after another, as by its threads.
   struct Told {
     Index worker;
     std::variant<member::Event, trainer::Event> event;
@@ -517,7 +519,7 @@ class World {
   std::vector<Mishap> mishaps_;
 };
 
-// Draws the setup of `world` and runs it. Requires a known world.
+// Draws the setup of `world` and runs it. Requires: draw_setup() knows the name.
 [[nodiscard]] Outcome simulate(const std::string& world, Choices& choices,
                                std::vector<std::string>* log = nullptr);
 

@@ -11,7 +11,7 @@
 namespace holdfast::train {
 namespace {
 
-// A part of each one's path.
+// Each of these is part of the path of some other BLAS.
 constexpr std::string_view kOthers[] = {"openblas", "mkl", "blis", "atlas", "flexiblas", "armpl"};
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Which BLAS the process computes with. Debian's libtorch takes whichever there is, and the one
-// that is always there, the reference BLAS, is many times slower than the others.
+// Finds out which BLAS the process computes with. Debian's libtorch takes whichever is installed.
+// The reference BLAS, which always is, is many times slower than the others.
 #pragma once
 
 #include <string>
@@ -7,12 +7,11 @@
 
 namespace holdfast::train {
 
-// The file of the reference BLAS among what is mapped (the text of /proc/self/maps); empty if it is
-// not there, or another BLAS is.
+// The path of the reference BLAS in `maps`, the text of /proc/self/maps. Empty if it is not mapped,
+// or if another BLAS is.
 [[nodiscard]] std::string reference_blas(std::string_view maps);
 
-// One sentence, which says what to do, if this process computes with the reference BLAS, else
-// empty.
+// If this process computes with the reference BLAS: one sentence that says what to do. Else empty.
 [[nodiscard]] std::string slow_blas();
 
 }  // namespace holdfast::train

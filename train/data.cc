@@ -12,8 +12,8 @@ Permutation::Permutation(std::uint64_t seed, std::uint64_t size) : seed_(seed), 
   half_bits_ = bits < 2 ? 1 : (bits + 1) / 2;
 }
 
-// A Feistel network permutes all numbers of an even count of bits, whatever its rounds compute. A
-// number that falls outside of our range is sent through again (cycle walking): at most 4 times on
+// A Feistel network permutes all numbers with an even number of bits, whatever its rounds compute.
+// A result outside of the range goes through the network again (cycle walking): at most 4 passes on
 // average.
 std::uint64_t Permutation::operator()(std::uint64_t i) const {
   HF_ASSERT(i < size_);

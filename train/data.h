@@ -1,4 +1,5 @@
-// Which samples a rank takes in which step: a pure function, so that any step can be made again.
+// Computes which samples a rank takes in which step: a pure function, so that any step can be made
+// again with the same samples.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +9,7 @@
 
 namespace holdfast::train {
 
-// A permutation of 0 .. size-1 that needs no memory: any element is computed alone.
+// A permutation of 0 .. size-1 that needs no memory: each element is computed by itself.
 class Permutation {
  public:
   Permutation(std::uint64_t seed, std::uint64_t size);
@@ -26,7 +27,7 @@ struct Sharding {
   std::uint64_t ranks = 1;
   std::uint64_t seed = 0;
 
-  // Whole steps; what is left over is not used in this epoch.
+  // Complete steps only: samples that are left over are not used in this epoch.
   [[nodiscard]] std::uint64_t steps_per_epoch() const { return samples / (batch * ranks); }
   // Sample numbers of step `index` (from 0) of an epoch for one rank. No sample comes
   // twice in an epoch, whichever step or rank it is for.
@@ -34,8 +35,8 @@ struct Sharding {
                                                  std::uint64_t rank) const;
 };
 
-// A digest of the samples that a step takes, whatever their order: each sample adds a number. So
-// the digests of an epoch's steps add up to the digest of all its samples.
+// A digest of the samples that a step takes; their order does not matter. It is the sum of a hash
+// of each sample, so the digests of an epoch's steps add up to the digest of all its samples.
 [[nodiscard]] std::uint64_t digest_of(std::span<const std::size_t> samples);
 
 }  // namespace holdfast::train

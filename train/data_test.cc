@@ -27,7 +27,7 @@ TEST(Permutation, ScattersNeighboursAndDependsOnTheSeed) {
     if (one(i) == other(i)) ++fixed;
     if (one(i + 1) == one(i) + 1) ++near;
   }
-  // By chance each is about 1 in a whole permutation.
+  // The expected value of each is about 1 in a random permutation.
   EXPECT_LT(fixed, 12U);
   EXPECT_LT(near, 12U);
 }
@@ -71,7 +71,7 @@ TEST(Sharding, DigestsOfAnEpochsStepsAddUpToThatOfItsSamples) {
   EXPECT_NE(sum, digest_of(all));
 }
 
-// What a step takes over all ranks does not depend on how many there are.
+// The samples of a step, over all ranks, do not depend on the number of ranks.
 TEST(Sharding, GivesAStepTheSameSamplesInAnyWorld) {
   const Sharding alone{.samples = 1000, .batch = 24, .ranks = 1, .seed = 7};
   const Sharding three{.samples = 1000, .batch = 8, .ranks = 3, .seed = 7};

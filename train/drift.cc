@@ -9,17 +9,17 @@
 namespace holdfast::train {
 namespace {
 
-constexpr std::uint64_t kShare = 1000;     // Of the steps' time, one part is for comparisons.
-constexpr std::uint64_t kUntilTimed = 16;  // Steps, as long as nobody knows how long one takes.
+constexpr std::uint64_t kShare = 1000;     // Comparing may take 1 / kShare of the steps' time.
+constexpr std::uint64_t kUntilTimed = 16;  // Steps between comparisons until a step was timed.
 
-// The two ranks that a sentence is about.
+// The two ranks of a sentence: `rank` holds other values than `than`.
 struct Pair {
   std::size_t rank = 0;
   std::size_t than = 0;
 };
 
-// `digest_of(r)` is rank r's. Most ranks are right; of equally many, those with the lowest rank.
-// rank == than: all are equal.
+// `digest_of(r)` is the digest of rank r. `than` becomes the lowest rank of the largest group of
+// equal ranks; `rank` the lowest one outside of that group. rank == than: all are equal.
 template <class DigestOf>
 Pair odd_one(std::size_t ranks, DigestOf digest_of) {
   Pair pair;
@@ -50,7 +50,7 @@ void Pace::compared(Generation generation, Version version, std::span<const Read
 }
 
 std::uint64_t steps_between(std::span<const Reading> readings) {
-  // Who comes first to an exchange waits for the others; who comes last knows what it costs.
+  // The least time of an exchange is its cost: the rank that comes last does not wait for others.
   std::uint64_t exchange = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t read = 0;
   std::uint64_t step = std::numeric_limits<std::uint64_t>::max();

@@ -1,7 +1,7 @@
-// Drift: replicas of one version that hold other values than one another. What ranks tell each
-// other to find it, after how many steps they do, and in which words the first difference is named.
+// Drift: replicas of one version whose values differ. This file says what ranks tell each other to
+// find drift, after how many steps they compare, and in which words they name a difference.
 //
-// Nothing here exchanges, waits or reads a clock: train/replicas.h does.
+// It is pure: train/replicas.h exchanges, waits and reads the clock.
 #pragma once
 
 #include <cstddef>
@@ -14,22 +14,24 @@
 
 namespace holdfast::train {
 
-// What a rank tells the others in a comparison, byte for byte. Times are in nanoseconds.
+// What a rank tells the others in a comparison, sent as these bytes. Times are in nanoseconds.
 struct Reading {
-  std::uint64_t digest = 0;    // Of the digests of all tensors.
-  std::uint64_t read = 0;      // What it took to compute them.
-  std::uint64_t exchange = 0;  // What the exchange of the comparison before took; 0: none before.
-  std::uint64_t step = 0;      // The shortest step since that comparison; 0: none since.
+  std::uint64_t digest = 0;    // A digest of the digests of all tensors.
+  std::uint64_t read = 0;      // The time that computing them took.
+  std::uint64_t exchange = 0;  // The time of the last comparison's exchange; 0: it is the first.
+  std::uint64_t step = 0;      // The shortest step since the last comparison; 0: none since.
 };
 
-// When replicas are compared: first of all in every generation, at the end of a loop, and after so
-// many steps that it costs a thousandth of their time at most. Each version at most once in a
-// generation. Ranks that were in the same comparisons give the same answers.
+// Pace: when replicas are compared. That is before the first step of every generation, at the end
+// of a loop, and in between after so many steps that comparing takes at most a thousandth of their
+// time. Each version is compared at most once in a generation. Ranks that took part in the same
+// comparisons give the same answers.
 class Pace {
  public:
-  // Before the step that follows `version`, or at a loop's end after it.
+  // Whether to compare now: before the step that follows `version` or, with `at_end`, at the end of
+  // a loop whose last step made `version`.
   [[nodiscard]] bool is_due(Generation generation, Version version, bool at_end) const;
-  // `readings`: of all ranks, by rank.
+  // Call it after each comparison. `readings`: those of all ranks, by rank.
   void compared(Generation generation, Version version, std::span<const Reading> readings);
 
  private:
@@ -38,18 +40,18 @@ class Pace {
   Version next_ = 0;
 };
 
-// The steps from one comparison to the next.
+// How many steps to make until the next comparison.
 [[nodiscard]] std::uint64_t steps_between(std::span<const Reading> readings);
 
-// Remembers which tensors were named, and names each once.
+// Names the tensors that differ. It remembers which ones were named, and names each only once.
 class Differences {
  public:
   explicit Differences(std::vector<std::string> names) : names_(std::move(names)) {
     named_.resize(names_.size());
   }
-  // `digests`: of rank 0's tensors in the order of the names, then of rank 1's, and so on. A clause
-  // that names the first tensor that differs and was not named, and the rank that holds other
-  // values of it than most ranks do; empty if there is none.
+  // `digests`: those of rank 0's tensors in the order of the names, then those of rank 1's, and so
+  // on. Returns a clause about the first tensor that differs and was not named yet; it names a rank
+  // whose values are not those of most ranks. Empty if there is no such tensor.
   [[nodiscard]] std::string name_new(std::span<const std::uint64_t> digests, Version version);
 
   [[nodiscard]] std::size_t tensors() const { return names_.size(); }

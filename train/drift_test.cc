@@ -12,7 +12,7 @@ constexpr Reading kReading = {.read = 400'000, .exchange = 100'000, .step = 5'00
 TEST(Pace, TakesAThousandthOfTheStepsAtMost) {
   EXPECT_EQ(steps_between(std::vector(2, kReading)), 100U);
   EXPECT_EQ(steps_between(std::vector{Reading{.read = 1, .step = 1'000'000'000}}), 1U);
-  // The slowest reading, the shortest step, and the exchange of the rank that did not wait.
+  // The slowest reading, the shortest step, and the shortest exchange count.
   const std::vector<Reading> unlike = {
       {.read = 400'000, .exchange = 9'000'000, .step = 6'000'000},
       {.read = 300'000, .exchange = 100'000, .step = 5'000'000},
@@ -29,7 +29,7 @@ TEST(Pace, ComesToEveryGenerationEveryEndAndAfterSoManySteps) {
   EXPECT_TRUE(pace.is_due(1, 0, false));
   pace.compared(1, 0, std::vector(2, kReading));
   EXPECT_FALSE(pace.is_due(1, 0, false));
-  EXPECT_FALSE(pace.is_due(1, 0, true));  // Once for each version.
+  EXPECT_FALSE(pace.is_due(1, 0, true));  // Only once for each version.
   EXPECT_FALSE(pace.is_due(1, 99, false));
   EXPECT_TRUE(pace.is_due(1, 99, true));
   EXPECT_TRUE(pace.is_due(1, 100, false));

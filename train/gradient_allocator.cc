@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-// Older releases do not tell which operation is under way: there nothing is lent.
+// Older releases of torch do not tell which operation is under way. With them nothing is lent.
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
 #define HF_ALLOCATES_GRADIENTS 1
 #include <c10/core/CPUAllocator.h>
@@ -35,7 +35,7 @@ struct Loans {
   Place* place_of(Node& node);
 
   std::deque<Place> places;
-  std::vector<std::size_t> sizes;  // In bytes: of all that is worth lending.
+  std::vector<std::size_t> sizes;  // In bytes: the sizes of all places that are worth lending.
 };
 
 namespace {
@@ -45,16 +45,17 @@ thread_local Loans* pass_under_way = nullptr;
 #ifdef HF_ALLOCATES_GRADIENTS
 namespace {
 
-constexpr std::size_t kWorthwhile = 16384;  // Bytes; to copy fewer costs as little as to ask.
+constexpr std::size_t kWorthwhile = 16384;  // Bytes; copying fewer is as cheap as lending.
 
-// What a user's hook sees it can keep, and what it allocates counts as the node's.
+// Whether hooks run before this node. A hook may keep the tensors that it gets, and its allocations
+// would be taken for the node's.
 bool hooked(Node& node) {
   return !node.pre_hooks().empty() || !node.tensor_pre_hooks().empty() ||
          !node.retains_grad_hooks().empty();
 }
 
-// Made from torch's own table of derivatives, rather than by a user's autograd::Function, which
-// might keep what it allocates or gets. By its type's mangled name: there is no other mark.
+// Whether the node is of torch's own table of derivatives. A user's autograd::Function might keep
+// what it allocates or gets. Only the mangled name of the node's type tells.
 bool own(Node& node) {
   constexpr std::string_view kOwn = "N5torch8autograd9generated";
   return std::string_view(typeid(node).name()).starts_with(kOwn) && !hooked(node) &&
@@ -91,8 +92,8 @@ class Intermediary final : public c10::Allocator {
 
 }  // namespace
 
-// The parameter to which a node's result goes, at once or by one operation more: most often that is
-// a view, for layers use their weights transposed.
+// The free place of the parameter to which a node passes its result: directly, or through one more
+// operation. That is most often a view, since layers use their weights transposed.
 Loans::Place* Loans::place_of(Node& node) {
   const bool passes_on = own(node) && node.num_outputs() == 1 && node.next_edge(0).is_valid();
   Node& accumulator = passes_on ? *node.next_edge(0).function : node;
@@ -123,8 +124,7 @@ Loans::Place* Loans::asked_for(std::size_t bytes) {
 
 GradientAllocator::GradientAllocator() : loans_(std::make_unique<Loans>()) {}
 
-// A place that is still lent is remembered for ever, and its memory stays mapped, rather than freed
-// under its tensor.
+// If a place is still lent, its record and its memory are leaked on purpose: a tensor uses them.
 GradientAllocator::~GradientAllocator() {
   const auto lent = [](const Loans::Place& place) { return place.lent.load(); };
   if (std::any_of(loans_->places.begin(), loans_->places.end(), lent)) (void)loans_.release();
@@ -135,7 +135,7 @@ void GradientAllocator::add(const torch::Tensor& parameter, Room room, Node* acc
 #ifdef HF_ALLOCATES_GRADIENTS
   const std::size_t bytes = room.range.size_bytes();
   if (bytes >= kWorthwhile) loans_->sizes.push_back(bytes);
-  // For ever: tensors know their allocator.
+  // Never removed: tensors keep pointers to their allocator.
   static const bool installed = [] {
     c10::SetCPUAllocator(new Intermediary(c10::GetCPUAllocator()));
     return true;

@@ -1,10 +1,11 @@
-// GradientAllocator: has torch make a parameter's gradient in its place in the arena. So it need
-// not be copied there, which would take a tenth of a step if the model is larger than the cache.
+// GradientAllocator: makes torch write a parameter's gradient directly into its place in the arena.
+// So it need not be copied there, which would take a tenth of a step if the model is larger than
+// the cache.
 //
-// Torch takes all memory of tensors from one allocator. Ours stands before it. During our backward
-// pass, an operation that makes a gradient gets this gradient's place. It gets other memory if it
-// has two results of that size, or if a hook of the user's might keep the memory. Then the gradient
-// is copied.
+// Torch takes the memory of all tensors from one allocator. This class puts its own before that.
+// During a Pass, an operation that makes a gradient gets that gradient's place in the arena (the
+// place is lent). It gets other memory if it has two results of that size, or if a hook of the
+// user's might keep the memory. Then the gradient is copied.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -18,7 +19,7 @@ namespace holdfast::train {
 
 struct Loans;
 
-// A gradient's place, and what keeps it mapped.
+// A gradient's place in the arena, and an owner that keeps it mapped.
 struct Room {
   std::span<float> range;
   std::shared_ptr<const void> keeper;
@@ -31,12 +32,12 @@ class GradientAllocator {
   GradientAllocator(const GradientAllocator&) = delete;
   GradientAllocator& operator=(const GradientAllocator&) = delete;
 
-  // The next parameter's. `accumulator`: what torch hands its gradient to; it must live as
-  // long as this GradientAllocator.
+  // Adds the next parameter and the place of its gradient. `accumulator`: the node to which torch
+  // passes the gradient; it must live as long as this GradientAllocator.
   void add(const torch::Tensor& parameter, Room room, torch::autograd::Node* accumulator);
 
-  // While it lives, what this thread computes is a backward pass: every place may be lent, until it
-  // is filled().
+  // While a Pass lives, this thread makes a backward pass: every place may be lent, until filled()
+  // is called for it.
   class Pass {
    public:
     explicit Pass(GradientAllocator& allocator);
@@ -47,8 +48,9 @@ class GradientAllocator {
    private:
     Loans* before_;
   };
+  // The gradient of parameter i is in its place: do not lend the place again in this pass.
   void filled(std::size_t i);
-  // A tensor that is not the gradient of i lives in i's place.
+  // Whether a tensor that torch made lies in the place of parameter i; it may be any tensor.
   [[nodiscard]] bool is_lent(std::size_t i) const;
 
  private:

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kBucketFloats = (std::size_t{1} << 20) / sizeof(float);
 
-// A std::shared_ptr or, in later releases, an intrusive one.
+// A std::shared_ptr or, in later releases of torch, an intrusive pointer.
 using Accumulator =
     decltype(torch::autograd::impl::grad_accumulator(std::declval<torch::Tensor>()));
 
@@ -39,14 +39,14 @@ struct Gradients::Parts {
 
   Reduce reduce;
   std::vector<torch::Tensor> parameters;
-  std::vector<torch::Tensor> views;  // Of the arena.
+  std::vector<torch::Tensor> views;  // The gradients' places in the arena, as tensors.
   std::vector<Bucket> buckets;
   std::vector<std::size_t> bucket_of;
   std::vector<bool> is_ready;
-  std::size_t next = 0;  // The first bucket that is not handed on.
+  std::size_t next = 0;  // The first bucket that was not passed to `reduce` yet.
   bool in_backward = false;
-  std::vector<std::size_t> late;  // Ready, but their places are lent to other tensors.
-  // A parameter knows its accumulator only as long as somebody else holds it.
+  std::vector<std::size_t> late;  // Gradients that are ready, but whose places are lent.
+  // Held here, because a parameter has only a weak pointer to its accumulator.
   std::vector<Accumulator> accumulators;
   GradientAllocator allocator;
 };
@@ -114,10 +114,10 @@ void Gradients::backward(const torch::Tensor& loss, double scale) {
   p.finish();
 }
 
-// What the pass itself could not end.
+// Does after the pass what could not be done within it.
 void Gradients::Parts::finish() {
   const torch::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {  // First: they may come to be late too.
+  for (std::size_t i = 0; i < parameters.size(); ++i) {  // Comes first: ready() may add to `late`.
     if (!is_ready[i]) ready(i);
   }
   for (const std::size_t i : late) {
@@ -146,15 +146,15 @@ void Gradients::Parts::ready(std::size_t i) {
       gradient.defined() && gradient.has_storage() && gradient.data_ptr() == views[i].data_ptr();
   allocator.filled(i);
   if (allocator.is_lent(i) && !in_place) {
-    late.push_back(i);  // Torch has made a copy, and still holds the first.
+    late.push_back(i);  // The gradient is a copy that torch made; the original is still in place.
     return;
   }
   lay_down(i, gradient);
   hand_on();
 }
 
-// A gradient that torch made elsewhere is copied rather than added to zeros: one pass over memory
-// less, and torch hands it over without a copy of its own.
+// A gradient that torch made elsewhere is copied into its place. To let torch add it to zeros there
+// would take one more pass over memory, and torch would copy it itself.
 void Gradients::Parts::lay_down(std::size_t i, const torch::Tensor& gradient) {
   torch::Tensor& view = views[i];
   if (!gradient.defined()) {

@@ -1,5 +1,5 @@
-// Gradients: puts each parameter's gradient into the arena as soon as the backward pass has it.
-// Full buckets are summed while the pass goes on.
+// Gradients: puts each parameter's gradient into the arena as soon as the backward pass has made
+// it. Buckets whose gradients are all there are summed while the pass goes on.
 #pragma once
 
 #include <torch/torch.h>
@@ -14,9 +14,9 @@
 
 namespace holdfast::train {
 
-// Buckets are ranges of the arena's gradients of about 1 MB, from the last parameter to the first,
-// the order in which a backward pass usually gets them. They are handed on in that order, whatever
-// the order in which they fill: every rank must hand on the same.
+// Buckets are ranges of the arena's gradients of about 1 MB. Their order is from the last parameter
+// to the first, as a backward pass usually makes them. They are passed to `reduce` in that order,
+// whatever the order in which they fill: it must be the same on every rank.
 class Gradients {
  public:
   using Reduce = std::function<void(std::span<float>)>;
@@ -26,9 +26,9 @@ class Gradients {
   Gradients(Gradients&&) noexcept;
   Gradients& operator=(Gradients&&) = delete;
 
-  void begin_step();  // Parameters have no gradients.
-  // The backward pass of loss · scale. Ends with all buckets handed on; where a parameter got no
-  // gradient it is zero. From then on the parameters' grad() are views of the arena.
+  void begin_step();  // Resets all gradients of the parameters.
+  // Makes the backward pass of loss · scale, and passes all buckets to `reduce`. A parameter that
+  // got no gradient has zeros. From then on the parameters' grad() are views of the arena.
   void backward(const torch::Tensor& loss, double scale);
 
  private:

@@ -1,4 +1,4 @@
-// Gradients come to lie in the arena with torch's own bits, whoever else looks at them.
+// Gradients: they get into the arena with torch's own bits, also if user code looks at them.
 #include "train/gradients.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ class GradientsTest : public testing::Test {
     gradients_->begin_step();
     gradients_->backward(loss, 1);
   }
-  // Twice: of what the first pass laid down the second must see nothing.
+  // Two passes: the second must not see what the first left.
   void expect_torchs(const Loss& loss) {
     const auto expected = by_torch(loss);
     for (int pass = 0; pass < 2; ++pass) {
@@ -94,7 +94,7 @@ TEST_F(GradientsTest, OfLayersAreTorchs) {
   });
 }
 
-// A layer's result has the size of its weights, so has what goes back through it.
+// Here a layer's result, and so the gradient of that result, has the size of its weights.
 TEST_F(GradientsTest, OfEquallyLargeTensorsAreNotMixedUp) {
   const auto x = parameter(96, 96);
   const auto w = parameter(96, 96);
@@ -103,8 +103,8 @@ TEST_F(GradientsTest, OfEquallyLargeTensorsAreNotMixedUp) {
   expect_torchs([&] { return x.mm(w.t()).sigmoid().mm(v.t()).mul(w).square().mean(); });
 }
 
-// Torch wants a gradient laid out as its parameter is; of this one it makes a copy, while it still
-// holds the first.
+// Torch wants a gradient to have its parameter's strides. It copies this one, and still holds the
+// original at that time.
 TEST_F(GradientsTest, ThatTorchCopiesAreLaidDownLate) {
   const auto w = parameter(80, 96);
   const auto c = numbers(96, 80);
@@ -127,7 +127,7 @@ TEST_F(GradientsTest, OfUnusedParametersAreZero) {
   EXPECT_EQ(unused.grad().abs().max().item<float>(), 0);
 }
 
-// What a hook of the user's keeps is its own: the sums over ranks do not change it.
+// Sums over ranks do not change a tensor that a user's hook has kept.
 TEST_F(GradientsTest, KeptByHooksStayAsTheyWere) {
   const auto x = numbers(16, 96);
   auto w = parameter(80, 96);
@@ -153,7 +153,7 @@ TEST_F(GradientsTest, KeptByHooksStayAsTheyWere) {
   EXPECT_TRUE(torch::equal(doubled.grad() * 2, expected[1]));
 }
 
-// Its backward takes a gradient of its own, in the midst of the pass, and keeps it.
+// A function whose backward() computes and keeps a gradient of its own, during the outer pass.
 struct Keeper : torch::autograd::Function<Keeper> {
   static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
     return x.clone();
@@ -168,7 +168,8 @@ struct Keeper : torch::autograd::Function<Keeper> {
   static inline torch::Tensor kept;
 };
 
-// Where torch then has none for that parameter, its bucket waits for the place to be given back.
+// If a kept tensor lies in a parameter's place, and torch makes no gradient for that parameter, its
+// bucket could never be complete.
 TEST_F(GradientsTest, WhosePlaceSomebodyKeepsAreAnErrorAndNoSilence) {
   const auto w = parameter(80, 96);
   const auto v = parameter(80, 96);
@@ -183,7 +184,7 @@ TEST_F(GradientsTest, WhosePlaceSomebodyKeepsAreAnErrorAndNoSilence) {
   } catch (const Failure&) {
     told = true;
   }
-  EXPECT_NE(told, summed > 0);  // Lent where torch lets it be: then it is said.
+  EXPECT_NE(told, summed > 0);  // An error, if this release of torch lets the place be lent.
   EXPECT_TRUE(told || torch::equal(w.grad(), torch::zeros_like(w)));
   Keeper::of = torch::Tensor();
   Keeper::kept = torch::Tensor();

@@ -45,7 +45,7 @@ Job::Job(Job&&) noexcept = default;
 
 Job::~Job() {
   if (!parts_ || parts_->has_state || std::uncaught_exceptions() > parts_->exceptions) return;
-  // A program that trained nothing; the others must hear that it will not come.
+  // The program trained nothing: the other ranks must learn that this one will not come.
   if (const Status ended = parts_->worker->end(); !ended) {
     std::fprintf(stderr, "holdfast: %s\n", ended.error().what.c_str());
   }

@@ -1,4 +1,4 @@
-// What a Job and its State share.
+// JobParts: what a Job and its State share; and how errors of the rooms below become Failures.
 #pragma once
 
 #include <memory>
@@ -13,11 +13,11 @@ namespace holdfast::detail {
 
 struct JobParts {
   std::unique_ptr<runtime::Worker> worker;
-  bool has_state = false;  // Then the end of the training is the State's to tell.
-  int exceptions = 0;      // In flight when the Job was made.
+  bool has_state = false;  // Then ~State reports the end of the training, not ~Job.
+  int exceptions = 0;      // std::uncaught_exceptions() when the Job was made.
 };
 
-// The public face has exceptions, the rooms below have Results.
+// Throws a Failure for an error: the public interface throws, the code below returns Results.
 inline void must(const Status& status) {
   if (!status) throw Failure(status.error().what);
 }

@@ -1,4 +1,4 @@
-// What a program says before it joins its job.
+// set_ps_context(), which a program calls before it joins its job.
 #include "holdfast/job.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ TEST(PsContext, AWrongFileIsNamedAndThePasswordsAreWiped) {
     EXPECT_NE(said.find("/nowhere/config.json"), std::string::npos) << said;
     EXPECT_EQ(said.find("secret"), std::string::npos) << said;
   }
-  // It is wiped in place.
+  // Both passwords are wiped in place.
   EXPECT_EQ(context.client_password, std::string(6, '\0'));  // NOLINT(bugprone-use-after-move)
   EXPECT_EQ(context.server_password, std::string(6, '\0'));
   EXPECT_NO_THROW(set_ps_context({.config_file_path = "/nowhere/config.json"}));

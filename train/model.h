@@ -1,4 +1,4 @@
-// Model: the tensors of a module and the user's kept values, and how they lie in an arena:
+// Model: the tensors of a module and the user's kept values, and where an arena has them:
 // parameters in place, all else packed into the rank's private bytes.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace holdfast::train {
 struct NamedTensor {
   std::string name;
   torch::Tensor tensor;
-  std::size_t bytes = 0;  // When the arena was opened.
+  std::size_t bytes = 0;  // The tensor's size when the arena was opened.
 };
 
 // A tensor over a range of the arena, which stays mapped as long as any tensor shares this memory.
@@ -38,17 +38,17 @@ class Model {
   void keep(Kept value);  // Throws Failure for a name that is taken.
 
   [[nodiscard]] arena::Layout layout(arena::Optimizer optimizer) const;
-  // Lays the parameters down in a fresh arena.
+  // Copies the parameters into a fresh arena.
   void write_parameters(arena::Arena& arena) const;
-  // From now on the parameters are those of the arena. release(): they are copies of their own.
+  // adopt() moves the parameters' memory into the arena; release() gives them memory of their own.
   void adopt(arena::Arena& arena);
   void release();
-  // One sentence on what would be neither trained nor kept, since the user has put something else
-  // in its place; empty if there is nothing such. `new_ones`: also what has come to the module
-  // since; that takes a walk through it.
+  // One sentence about a tensor that would be neither trained nor kept, because the user has
+  // replaced it; empty if there is none. `new_ones`: looks also for tensors that were added to the
+  // module, which takes a walk through all of it.
   [[nodiscard]] std::string strayed(arena::Arena& arena, bool new_ones) const;
-  // Whether each rank has another value of something in the private bytes. Parameters without
-  // gradient are the same on all ranks.
+  // Whether something in the private bytes may differ between ranks: buffers or kept values.
+  // Parameters without gradient are the same on all ranks.
   [[nodiscard]] bool has_own() const;
 
   // Buffers, parameters without gradient and kept values, to and from private bytes.
@@ -64,7 +64,7 @@ class Model {
   std::shared_ptr<torch::nn::Module> module_;
   std::vector<NamedTensor> parameters_;
   std::vector<NamedTensor> private_;
-  std::size_t frozen_ = 0;  // The first so many of them are parameters.
+  std::size_t frozen_ = 0;  // How many of the first of private_ are parameters, not buffers.
   std::vector<Kept> kept_;
 };
 

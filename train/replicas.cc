@@ -46,8 +46,9 @@ Outcome Replicas::before_step() {
 
 void Replicas::at_end() {
   while (is_due(true)) {
-    if (detail::must(session_.begin_step()) == runtime::Began::kTooLate) return;  // All compared.
-    following_ = kNoVersion;  // What comes before the next loop is no step.
+    // A rank has ended its training, so it had made this comparison: so had all ranks.
+    if (detail::must(session_.begin_step()) == runtime::Began::kTooLate) return;
+    following_ = kNoVersion;  // The time until the next before_step() is not that of a step.
     const Outcome outcome = compare();
     if (outcome == Outcome::kMismatch) detail::fail(worker_, session_.group()->why());
     if (outcome != Outcome::kAborted) return;

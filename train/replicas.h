@@ -1,5 +1,5 @@
-// Replicas: compares what the ranks hold of parameters and optimizer, which has to be the same, and
-// ends the job or warns (HOLDFAST_DRIFT) where it is not. When, and in which words: train/drift.h.
+// Replicas: compares the ranks' parameters and optimizer state, which have to be equal. If they
+// differ, it ends the job or warns (HOLDFAST_DRIFT). train/drift.h says when, and in which words.
 #pragma once
 
 #include <chrono>
@@ -17,13 +17,14 @@ namespace holdfast::train {
 
 class Replicas {
  public:
-  // `names`: of the arena's parameters, then of their moments, as in tensor().
+  // `names`: those of the arena's parameters; then those of all first moments, then of all second.
   Replicas(runtime::Worker& worker, runtime::Session& session, std::vector<std::string> names);
 
-  // Before a step, after begin_step(): compares if it is due. Throws Failure where the job ends.
-  // Another outcome than kDone: nothing was found out, and the step is void.
+  // Call it in each step right after begin_step(): compares if that is due. Throws Failure if it
+  // ends the job. Another outcome than kDone: nothing was compared, and the step is void.
   collective::Outcome before_step();
-  // At a loop's end: waits for the others if a comparison is due, through faults.
+  // Call it at a loop's end. If a comparison is due it waits for the other ranks, and repeats it
+  // after a fault.
   void at_end();
 
  private:
@@ -40,8 +41,8 @@ class Replicas {
   Differences differences_;
   std::vector<std::uint64_t> digests_;
   Reading mine_;
-  Clock::time_point left_{};        // When before_step() was left last,
-  Version following_ = kNoVersion;  // and the version that is one step later.
+  Clock::time_point left_{};        // When before_step() last returned,
+  Version following_ = kNoVersion;  // and the version that its step makes.
 };
 
 }  // namespace holdfast::train

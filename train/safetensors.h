@@ -24,7 +24,7 @@ struct Note {
 };
 
 // The header is padded with blanks so that the data begin at a multiple of 4096. The file gets its
-// name when it is whole and on the disk. Errors name the path.
+// name only when it is complete and on the disk. Errors name the path.
 [[nodiscard]] Status write_safetensors(const std::string& path, std::span<const SavedArray> arrays,
                                        std::span<const Note> metadata);
 

@@ -71,7 +71,7 @@ TEST(Safetensors, NamesTheFileThatCanNotBeWrittenAndLeavesNone) {
 TEST(Safetensors, TakesThePlaceOfNoDeviceAndNoFolder) {
   const std::string folder = scratch("-folder");
   std::filesystem::create_directory(folder);
-  const std::string pipe = folder + "/pipe";  // As /dev/null is one: no regular file.
+  const std::string pipe = folder + "/pipe";  // Like /dev/null, this is no regular file.
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   for (const std::string& path : {folder, pipe}) {
     const Status written = write_safetensors(path, {}, {});
@@ -82,7 +82,7 @@ TEST(Safetensors, TakesThePlaceOfNoDeviceAndNoFolder) {
   std::filesystem::remove_all(folder);
 }
 
-// A rank that is killed while it saves leaves what is in the folder at any such instant.
+// A rank that is killed while it saves leaves no file under the wanted name.
 TEST(Safetensors, HasNoNameAsLongAsItIsNotWhole) {
   const std::string folder = scratch("-draft");
   std::filesystem::create_directory(folder);

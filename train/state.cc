@@ -28,7 +28,7 @@ using detail::must;
 
 namespace {
 
-constexpr std::uint64_t kGeneratorSeed = 1;  // Tells its numbers from the other uses of a seed.
+constexpr std::uint64_t kGeneratorSeed = 1;  // Makes its seeds differ from other uses of derive().
 
 arena::Optimizer kind_of(const Optimizer& optimizer) {
   constexpr arena::Optimizer kinds[] = {arena::Optimizer::kSgd, arena::Optimizer::kMomentum,
@@ -109,19 +109,19 @@ struct State::Parts {
   train::Model model;
   Optimizer optimizer;
   Forward forward;
-  int exceptions;                             // In flight when the State was made.
+  int exceptions;                             // std::uncaught_exceptions() when it was made.
   std::unique_ptr<runtime::Session> session;  // Null until the rank is needed.
   std::optional<train::Gradients> gradients;
   std::optional<train::Replicas> replicas;
 
   // The loop under way.
   StepsOptions options;
-  Generation compared = 0;  // The group that was found to train alike.
-  Generation walked = 0;    // That in which this loop last looked for what is new in the module.
+  Generation compared = 0;  // The generation in which the ranks last compared their terms.
+  Generation walked = 0;    // The generation in which this loop last looked for new tensors.
   train::Sharding sharding;
   Fetch fetch;
-  // What a repeat of the loop's first step starts from: between two loops the user may have changed
-  // kept values and buffers, of which no version knows yet.
+  // The private bytes from which a repeat of the loop's first step starts. Between two loops the
+  // user may have changed kept values and buffers, and no version has these changes yet.
   std::vector<std::byte> start;
   Version start_version = kNoVersion;
   bool in_body = false;
@@ -129,8 +129,8 @@ struct State::Parts {
   bool complete = false;  // and has returned.
   bool replaying = false;
   double loss = 0;
-  std::uint64_t samples = 0;  // The digest of those fetched.
-  bool sampled = false;       // Notes of the step under way are wanted.
+  std::uint64_t samples = 0;  // The digest of the samples that this step fetched.
+  bool sampled = false;       // Session::sample() wants notes of the step under way.
 };
 
 // ---- Opening ------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ void State::Parts::open() {
     throw Failure(
         "this process trains a second State, but a job has one: put both modules into one");
   }
-  // Buffers and kept values differ by rank from step 1 on: no other rank can give them.
+  // Buffers and kept values differ between ranks from step 1 on, so no other rank can give them.
   const auto secrecy = model.has_own() ? runtime::Secrecy::kOwnLater : runtime::Secrecy::kShared;
   const auto layout = model.layout(kind_of(optimizer));
   auto prepared = runtime::prepare_arena(*job->worker, layout);
@@ -167,8 +167,9 @@ void State::Parts::open() {
   replicas.emplace(*job->worker, *session, replica_names());
 }
 
-// A process that waits for a rank has time to make its first pass, in which torch sets up threads,
-// kernels and memory. It must leave no trace, and need not succeed: the body may do otherwise.
+// A spare makes one forward and backward pass while it waits for a rank, because in its first pass
+// torch sets up threads, kernels and memory. The pass must leave no trace. It need not succeed: the
+// loop's body may use the module in another way.
 void State::Parts::rehearse(const std::function<torch::Tensor()>& input) {
   std::vector<std::byte> before(model.layout(kind_of(optimizer)).private_bytes);
   model.pack(before);
@@ -179,7 +180,7 @@ void State::Parts::rehearse(const std::function<torch::Tensor()>& input) {
     const torch::Tensor batch = input();
     if (batch.defined()) {
       const torch::Tensor out = forward(batch);
-      const bool classes = out.dim() == 2;  // Then the loss is most likely this one.
+      const bool classes = out.dim() == 2;  // Then the program's loss is most likely this one.
       const auto label = torch::zeros({out.size(0)}, torch::kLong);
       (classes ? torch::nn::functional::cross_entropy(out, label) : out.sum()).backward();
     }
@@ -191,14 +192,14 @@ void State::Parts::rehearse(const std::function<torch::Tensor()>& input) {
 }
 
 void State::Parts::restore() {
-  // Nothing was laid down to go back to, and the session goes back nowhere: a `break` comes here.
+  // Without protection there is nothing to restore. This is reached by a `break` in a loop's body.
   if (!job->worker->settings().protect) return;
   model.unpack(version() == start_version ? std::span<const std::byte>(start)
                                           : runtime::arena_of(*session).private_bytes(version()));
 }
 
-// Those of version(). The module's own may be those of a step under way; without protection there
-// are no others.
+// The private bytes of version(). They are in the arena, since the module may be in the middle of a
+// step. Without protection the arena has none, so the module's present ones are taken.
 std::span<const std::byte> State::Parts::private_bytes() {
   const auto bytes = runtime::arena_of(*session).private_bytes(version());
   if (!job->worker->settings().protect) model.pack(bytes);
@@ -212,9 +213,9 @@ bool State::Parts::at_end() {
          runtime::arena_of(*session).position().epoch >= options.epochs;
 }
 
-// Once in every group: so whoever comes later is compared too. Not once in every loop, since a
-// process that replaces another may come to a step by another one of its loops; for that reason the
-// ends of the loops count only at the job's start.
+// Compares the terms once in every generation, so that a process that joins later is compared, too.
+// Not once in every loop: a process that replaces another may make the same step in another of its
+// loops. For the same reason `epochs` and `max_steps` are compared only at the job's start.
 void State::Parts::compare_terms() {
   const auto size = static_cast<std::size_t>(session->identity().world_size);
   if (size == 1 || compared == session->generation()) return;
@@ -234,7 +235,7 @@ void State::Parts::compare_terms() {
   if (!different.empty()) fail(*job->worker, different);
 }
 
-// An epoch that another, longer data set has begun may have gone beyond this one's end.
+// Fails if the present epoch was begun with another data set and is past the end of this one.
 void State::Parts::check_place() {
   const arena::Position at = runtime::arena_of(*session).position();
   if (at.index < sharding.steps_per_epoch()) return;
@@ -244,7 +245,7 @@ void State::Parts::check_place() {
                          ": end a data set's loop with its epoch, by StepsOptions::epochs"));
 }
 
-// After the body: most modules that change do so in their forward pass.
+// Called after the body, because modules that change mostly do so in their forward pass.
 void State::Parts::check_module() {
   const bool new_ones = std::exchange(walked, session->generation()) != session->generation();
   const std::string stray = model.strayed(runtime::arena_of(*session), new_ones);
@@ -263,8 +264,8 @@ bool State::Parts::begin_step() {
     fail(*job->worker, cat(session->why_too_late(), "; all ranks have to make the same steps"));
   }
   if (began == runtime::Began::kReformed) restore();
-  if (session->rehearsal() == nullptr) {  // Else nobody is there to compare with.
-    replicas->before_step();              // end_step() says why it did not come about, or recovers.
+  if (session->rehearsal() == nullptr) {  // A rehearsal has no other ranks to compare with.
+    replicas->before_step();              // After a failure, end_step() says why, or recovers.
     compare_terms();
   }
   sampled = session->sample();
@@ -281,7 +282,8 @@ bool State::Parts::begin_step() {
   return true;
 }
 
-// A successor has them equal, or it would go on with other bits (docs/rehearsals.md).
+// A rehearsal compares gradients before the sum: a successor has to compute the same bits
+// (docs/rehearsals.md).
 void State::Parts::note_gradients(std::span<float> bucket) {
   arena::Arena& arena = runtime::arena_of(*session);
   for (std::size_t i = arena.layout().parameters.size(); i-- > 0;) {
@@ -315,7 +317,7 @@ void State::Parts::end_step() {
     throw Failure(cat("the loop's body has ended without state.step(loss) in step ", n,
                       ": every body makes one step"));
   }
-  // Of its gradients some are summed and some are not, or are another step's.
+  // Some gradients may not be summed yet, or may be those of another step.
   if (!complete) {
     throw Failure(cat("the loop's body has gone on after state.step(loss) had failed in step ", n,
                       ": let what it throws leave the loop"));
@@ -378,7 +380,7 @@ void State::begin_loop(const StepsOptions& options, std::optional<std::size_t> s
   p.walked = 0;
   if (reentered) {
     p.check_module();
-    p.walked = 0;  // The forward pass may make layers, too.
+    p.walked = 0;  // Looks again after the first step: its forward pass may add layers.
     p.start.resize(runtime::arena_of(*p.session).layout().private_bytes);
     p.model.pack(p.start);
     p.start_version = p.version();

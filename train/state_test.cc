@@ -1,4 +1,4 @@
-// The libtorch face in a world of one process; tests/chaos does it with many and kills them.
+// The libtorch face with a single process. tests/chaos runs it with several, and kills them.
 #include "holdfast/state.h"
 
 #include <gtest/gtest.h>
@@ -74,7 +74,7 @@ Net trained(const Optimizer& optimizer, std::uint64_t steps, double clip_norm = 
   return net;
 }
 
-// The same with torch's own optimizer and nothing of ours but the order of samples.
+// Trains the same net with torch's own optimizer. Only the order of samples is Holdfast's.
 template <class TorchOptimizer, class TorchOptions>
 Net trained_plainly(const TorchOptions& options, std::uint64_t steps, double clip_norm = 0) {
   Net net(false);
@@ -87,7 +87,7 @@ Net trained_plainly(const TorchOptions& options, std::uint64_t steps, double cli
         points.get_batch(sharding.indices(n / per_epoch, n % per_epoch, 0)));
     optimizer.zero_grad();
     loss_of(net, batch).backward();
-    for (auto& p : net->parameters()) {  // A parameter without gradient torch would leave alone.
+    for (auto& p : net->parameters()) {  // Torch would not update a parameter without gradient.
       if (!p.grad().defined()) p.mutable_grad() = torch::zeros_like(p);
     }
     if (clip_norm > 0) torch::nn::utils::clip_grad_norm_(net->parameters(), clip_norm);
@@ -96,8 +96,8 @@ Net trained_plainly(const TorchOptions& options, std::uint64_t steps, double cli
   return net;
 }
 
-// Torch's vectorised kernels fuse multiply and add where ours round twice, so the last bits differ.
-// The tolerances stand in include/holdfast/optimizer.h.
+// Torch's vectorised kernels fuse multiply and add, and Holdfast's round twice, so the last bits
+// differ. include/holdfast/optimizer.h documents the tolerances.
 void expect_near(Net& ours, Net& plain, double tolerance) {
   const auto a = ours->parameters();
   const auto b = plain->parameters();
@@ -107,7 +107,7 @@ void expect_near(Net& ours, Net& plain, double tolerance) {
   }
 }
 
-// Without decay and with one that moves the parameters by far more than the tolerance.
+// Weight decays: none, and one that moves the parameters by far more than the tolerance.
 class AsTorch : public testing::TestWithParam<double> {};
 INSTANTIATE_TEST_SUITE_P(Decays, AsTorch, testing::Values(0.0, 0.1));
 
@@ -143,7 +143,7 @@ TEST_P(AsTorch, AdamW) {
   expect_near(ours, plain, 2e-5);
 }
 
-// At norms that all, some and no steps are clipped to.
+// Clips to norms such that all, some or no steps are clipped.
 TEST(State, ClipsGradientsAsTorchDoes) {
   const Sgd ours{.learning_rate = 0.1};
   const torch::optim::SGDOptions options(0.1);
@@ -175,7 +175,8 @@ TEST(State, AsksTheScheduleForEveryStep) {
   EXPECT_TRUE(same_bytes(net->last->weight, Net(false)->last->weight));
 }
 
-// What a run of dropout, batch norm and a kept value comes to, if it is cut by `breaks`.
+// The digest after a run with dropout, batch norm and a kept value, whose loop is left by `break`
+// at the steps `breaks` and entered again.
 std::uint64_t digest_with(const std::vector<std::uint64_t>& breaks) {
   auto job = init();
   Net net(true);
@@ -184,7 +185,7 @@ std::uint64_t digest_with(const std::vector<std::uint64_t>& breaks) {
   state.keep("sum", sum);
   Points points;
   for (const auto at : breaks) {
-    torch::manual_seed(at);  // What the user does to the generator between steps does not matter.
+    torch::manual_seed(at);  // What user code does to the generator between steps has no effect.
     for (auto& batch : state.steps(points, until(40))) {
       const auto loss = loss_of(net, batch);
       sum += loss.item<double>();
@@ -241,7 +242,7 @@ TEST(State, TakesABatchedDataSetToo) {
   EXPECT_TRUE(same_bytes(net->last->weight, plain->last->weight));
 }
 
-// 12 steps of 8 in an epoch of 100 samples, 3 in one of 30.
+// With a batch of 8, an epoch has 12 steps with 100 samples, and 3 steps with 30.
 class FewPoints : public Points {
  public:
   c10::optional<std::size_t> size() const override { return 30; }
@@ -256,7 +257,7 @@ TEST(State, RefusesADataSetThatTheEpochUnderWayHasOutrun) {
   EXPECT_EQ(state.epoch(), 1U);
   for (auto& batch : state.steps(Points(), until(6))) state.step(loss_of(net, batch));
   for (auto& batch : state.steps(FewPoints(), until(6)))
-    ADD_FAILURE() << batch.target;  // At its end.
+    ADD_FAILURE() << batch.target;  // The epochs are made already: there is no step.
   try {
     for (auto& batch : state.steps(FewPoints(), until(7))) ADD_FAILURE() << batch.target;
     ADD_FAILURE() << "no failure";
@@ -297,8 +298,8 @@ TEST(State, SavesWhatTheLastStepLeft) {
   EXPECT_TRUE(holds(&mine, sizeof mine));
 }
 
-// Without protection nothing is laid down at a step's end; what is saved is of that step all the
-// same.
+// Without protection the arena gets no private bytes at a step's end. save() writes those of that
+// step all the same.
 TEST(State, SavesTheSameWithoutProtection) {
   const auto path =
       std::filesystem::temp_directory_path() / ("holdfast-state-" + std::to_string(::getpid()));
@@ -323,7 +324,7 @@ TEST(State, SavesTheSameWithoutProtection) {
     std::filesystem::remove(path);
     return std::pair(file, state.digest());
   };
-  EXPECT_TRUE(saved("0") == saved("1"));  // Bytes, which nobody wants to see.
+  EXPECT_TRUE(saved("0") == saved("1"));  // Not EXPECT_EQ, which would print the bytes.
 }
 
 TEST(State, GivesTheModuleItsValuesBackAtItsEnd) {
@@ -365,11 +366,12 @@ TEST(State, LeavesReadableWhatTheUserKeepsOfParametersAndGradients) {
 }
 
 TEST(State, LeavesWhatGotNoGradientAlone) {
-  const auto net = trained(Sgd{.learning_rate = 0.1}, 3);  // Does not use `norm`.
+  const auto net = trained(Sgd{.learning_rate = 0.1}, 3);  // The forward pass does not use `norm`.
   EXPECT_TRUE(same_bytes(net->norm->weight, torch::ones(33)));
 }
 
-// Each trains by its first loop, if it has one, and is then changed behind the State's back.
+// The Failure that comes when `change` changes the module without the State's knowledge, after
+// `before` steps.
 std::string failure_of(Net net, std::uint64_t before, const std::function<void(Net&)>& change) {
   auto job = init();
   State state(job, net, Sgd{});
@@ -423,7 +425,7 @@ TEST(Model, KnowsWhetherRanksHaveDifferentValues) {
   Net net(false);
   EXPECT_TRUE(train::Model(net.ptr()).has_own());
   const auto linear = std::make_shared<torch::nn::LinearImpl>(2, 2);
-  linear->bias.requires_grad_(false);  // Kept in private bytes, and the same on all ranks.
+  linear->bias.requires_grad_(false);  // A private tensor that is the same on all ranks.
   train::Model model(linear);
   EXPECT_FALSE(model.has_own());
   std::byte value{};
@@ -454,7 +456,7 @@ TEST(State, RefusesWhatCanNotBeRight) {
     for (auto& batch : state.steps(points, until(1))) (void)batch;
   };
   EXPECT_THROW(no_step(), Failure);
-  const auto goes_on = [&] {  // Its gradients are none, or another step's.
+  const auto goes_on = [&] {  // Its gradients would be missing, or those of another step.
     for (auto& batch : state.steps(points, until(1))) {
       EXPECT_THROW(state.step(loss_of(net, batch).detach()), c10::Error);
     }

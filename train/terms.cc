@@ -26,7 +26,7 @@ constexpr std::pair<const char*, double arena::UpdateArguments::*> kReals[] = {
     {"epsilon", &arena::UpdateArguments::epsilon},
     {"clip_norm", &arena::UpdateArguments::clip_norm}};
 
-std::string shown(double value) {  // As many digits as tell it from every other number.
+std::string shown(double value) {  // With as many digits as distinguish it from all other doubles.
   char text[32];
   return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
@@ -47,7 +47,7 @@ std::string disagreement(std::span<const Terms> ranks) {
       if (here.*value == first.*value) continue;
       return sentence(name, rank, std::to_string(here.*value), std::to_string(first.*value));
     }
-    for (const auto& [name, value] : kReals) {  // Bits: a rate that is no number equals itself.
+    for (const auto& [name, value] : kReals) {  // Compares bits, so that a NaN equals itself.
       const double mine = here.update.*value;
       const double other = first.update.*value;
       if (std::bit_cast<std::uint64_t>(mine) == std::bit_cast<std::uint64_t>(other)) continue;

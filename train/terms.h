@@ -1,6 +1,6 @@
-// Terms: what all ranks have to train with alike, beside the model. With a batch or seed of its own
-// a rank would take other samples than the rest leave it; with a learning rate of its own its
-// parameters would drift from theirs, and nobody would see it.
+// Terms: the options, beside the model, that have to be equal on all ranks. A rank with another
+// batch size or seed would take samples that other ranks take, too. A rank with another learning
+// rate would have other parameters after the update.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,18 @@
 
 namespace holdfast::train {
 
-// As they are exchanged between the ranks, byte for byte.
+// The ranks exchange these bytes.
 struct Terms {
   std::uint64_t samples = 0;  // In the data set.
   std::uint64_t batch = 0;
   std::uint64_t shuffle_seed = 0;
   std::uint64_t epochs = 0;
   std::uint64_t max_steps = 0;
-  arena::UpdateArguments update;  // Of the step under way: a schedule counts by what it gives.
+  arena::UpdateArguments update;  // For the step under way; of a schedule, its value is compared.
 };
 
-// One sentence that names the first term that differs and the first rank where it is not rank 0's,
-// and says what to do. Empty if all are alike. ranks[i] is rank i's.
+// One sentence that names the first rank whose terms differ from rank 0's, and the first such term,
+// and says what to do. Empty if all are equal. ranks[i]: the terms of rank i.
 [[nodiscard]] std::string disagreement(std::span<const Terms> ranks);
 
 }  // namespace holdfast::train

@@ -25,7 +25,7 @@ using protozero::pbf_writer;
 template <class T>
 std::string encode_struct(const T& value);
 
-// proto3: what is zero or empty is not written.
+// proto3: a member that is zero or empty is not written.
 void write(pbf_writer& out, std::uint32_t number, const std::string& value) {
   if (!value.empty()) out.add_string(number, value);
 }
@@ -61,7 +61,7 @@ void write(pbf_writer& out, std::uint32_t number, const std::vector<std::uint32_
 }
 template <class T>
 void write(pbf_writer& out, std::uint32_t number, const std::vector<T>& list) {
-  // Not with a nested writer: it leaves out an entry that is empty.
+  // No nested writer: that would leave out an empty entry.
   for (const T& item : list) out.add_message(number, encode_struct(item));
 }
 
@@ -74,7 +74,8 @@ std::string encode_struct(const T& value) {
   return bytes;
 }
 
-// The readers give false where the bytes can not be this field; protozero throws for the rest.
+// The read functions return false if the bytes can not be this field. protozero throws if they are
+// no protobuf.
 template <class T>
 bool read_struct(pbf_reader in, T& value);
 
@@ -137,7 +138,7 @@ bool read(pbf_reader& in, std::vector<T>& list, const Bounds& bounds) {
   return list.size() < bounds.entries && read(in, list.emplace_back(), bounds);
 }
 
-// What may stand in a member once the whole struct is read.
+// Whether a member may have this value. Asked once the whole struct is read.
 template <class T>
 bool is_valid(const T& value) {
   if constexpr (std::is_enum_v<T>) return is_known(value);
@@ -161,7 +162,7 @@ constexpr bool kHasBounds<T> = std::apply(
     },
     Fields<T>::kList);
 
-// What the readers ask of lists and texts.
+// Whether lists and texts are within the bounds that the read functions check.
 template <class T>
 bool is_within(const T& value, const Bounds& bounds) {
   if constexpr (std::is_same_v<T, std::string>) {
@@ -178,7 +179,7 @@ bool is_within(const T& value, const Bounds& bounds) {
   return true;
 }
 
-// Of a struct that is absent, too.
+// Sets a member to zero or empty; in a struct, all members.
 template <class T>
 void clear(T& value) {
   if constexpr (requires { Fields<T>::kList; }) {
@@ -208,7 +209,7 @@ bool read_struct(pbf_reader in, T& value) {
                     Fields<T>::kList);
 }
 
-// The only place where protozero's exceptions end.
+// The only place that catches protozero's exceptions.
 template <class T>
 bool decode_struct(std::string_view bytes, T& value) {
   try {

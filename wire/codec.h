@@ -19,7 +19,7 @@ namespace holdfast::wire {
 // The message's number on the wire: 1 for Register, 2 for Assignment, ...
 std::uint8_t kind_of(const Message& message);
 
-// "Register", "Assignment", ...; for logs and traces. "unknown" where there is no such kind.
+// "Register", "Assignment", ...; for logs and traces. "unknown" if there is no such kind.
 std::string_view kind_name(std::uint8_t kind);
 
 // Whether decode() would take all its lists and texts: none is longer than wire/fields.h says.
@@ -28,7 +28,7 @@ bool is_within_bounds(const Message& message);
 std::string encode(const Message& message);
 Result<Message> decode(std::uint8_t kind, std::string_view body);
 
-// For the journal. Requires that its lists are within their bounds.
+// For the journal. Requires: the formation's lists are within their bounds (wire/fields.h).
 std::string encode(const Formation& formation);
 Result<Formation> decode_formation(std::string_view bytes);
 std::string encode(const Seat& seat);

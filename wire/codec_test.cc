@@ -130,8 +130,8 @@ TEST(Codec, RefusesAListThatWouldNeedMuchMoreMemoryThanItsBytes) {
   EXPECT_FALSE(decode(kAgentState, body + empty_slot));
 }
 
-// Calls `f` for each list and each bounded text of a struct, also within others, with what makes it
-// as large as it may be, and by so much larger.
+// Calls `f` for each list and each bounded text of a struct, nested ones included. `f` gets a
+// function (value, more) that makes it larger than its bound by `more`.
 template <class T, class F>
 void for_each_bound(const F& f) {
   const auto of_field = [&]<class Member>(const Field<T, Member>& field) {
@@ -165,7 +165,7 @@ void for_each_bound(const F& f) {
   std::apply([&](const auto&... field) { (of_field(field), ...); }, Fields<T>::kList);
 }
 
-// How many bounds a message has; each is tried.
+// Tries every bound of a message, and returns how many there are.
 template <class T>
 int keep_the_bounds_of_a_message() {
   int bounds = 0;
@@ -230,8 +230,8 @@ TEST(Codec, BoundsKeysAndValues) {
   EXPECT_LE(encode(Got{kMost, true, key, value}).size(), kMaxBodyBytes);
 }
 
-// The library may know of memory, exceptions and asserts, and of nothing that an operating system
-// does.
+// The library may import functions for memory, exceptions and asserts, and none of the operating
+// system.
 TEST(Wire, KnowsNothingOfTheOperatingSystem) {
 #ifdef HOLDFAST_SANITIZED
   GTEST_SKIP() << "a sanitizer adds symbols of its own";

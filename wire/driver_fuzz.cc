@@ -17,7 +17,8 @@ namespace {
 
 using holdfast::Prng;
 
-// The first byte of each chooses the pieces, or the kind of message that the rest is read as.
+// The first byte of each input is the size of the pieces, and also the kind of message as which the
+// rest is decoded.
 std::vector<std::string> samples() {
   std::vector<std::string> found{std::string(1, '\0')};
   for (const auto& message : holdfast::wire::extreme_messages()) {

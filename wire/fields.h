@@ -11,7 +11,7 @@
 
 namespace holdfast::wire {
 
-// How much decode() takes of a list or a text. Nothing more may be sent or stored.
+// The longest list or text that decode() accepts. Longer ones must not be sent or stored.
 struct Bounds {
   std::size_t entries = kMaxListLength;
   std::size_t text_bytes = kAnyBytes;  // Of the text, or of each one in a list.

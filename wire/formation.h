@@ -13,8 +13,8 @@
 
 namespace holdfast::wire {
 
-// Of every list that has no lower bound (wire/fields.h): far more than a job can have ranks, places
-// or agents.
+// The most entries of a list, unless wire/fields.h has a lower bound: far more than a job can have
+// ranks, places or agents.
 inline constexpr std::size_t kMaxListLength = 65536;
 
 // One rank of the roster, and the process that holds it.
@@ -24,16 +24,16 @@ struct Seat {
   std::uint64_t attempt = 0;
   std::int64_t pid = 0;
   std::string host;
-  std::string domain;    // As of Register.
+  std::string domain;    // As in Register.
   std::string endpoint;  // Where other hosts reach it. Empty: only through its host's memory.
-  std::string memory;    // As of Register: names the memory that it can share.
-  // It was on another host before. What its memory here may hold is older than the rank's state.
+  std::string memory;    // As in Register: names the memory that it can share.
+  // The rank was on another host before. So an arena that its present host may still have for it is
+  // older than the rank's state.
   bool moved = false;
-  std::string
-      agent;  // Whose place it is: only this agent's processes may have it. Empty: any one's.
-  bool given = false;  // Another agent had it before: who claims it by its own table is too late.
-  bool finished = false;  // Its training has ended in good order, at `version`.
-  Version version = 0;    // Only where finished.
+  std::string agent;      // Owns the place: only its processes may have it. Empty: any process may.
+  bool given = false;     // Another agent owned it before: a claim by that one's table is too late.
+  bool finished = false;  // The rank's training has ended in good order, at `version`.
+  Version version = 0;    // Only if finished.
   bool operator==(const Seat&) const = default;
 };
 
@@ -41,7 +41,7 @@ struct Seat {
 struct Location {
   Rank holder = kNoRank;
   std::string host;
-  std::string endpoint;  // Of who can send it. Empty: it lies in memory that the asker shares.
+  std::string endpoint;  // Where to ask for it. Empty: it lies in memory that the asker shares.
   bool operator==(const Location&) const = default;
 };
 
@@ -70,11 +70,11 @@ constexpr const char* name(Act act) {
 
 struct Order {
   Act act = Act::kKeep;
-  Location source;  // Of kReceive.
-  // Of kReceive: who has the private part, where that has come from somebody else than `source`.
-  // No holder: it comes along with the rest, or is not needed.
+  Location source;  // For kReceive.
+  // For kReceive: where the private part comes from, if not from `source`. Its holder is kNoRank if
+  // the private part comes along with the rest, or is not needed.
   Location private_source;
-  // It has moved here: what it may have held on this host before, for others, is not to be used.
+  // The rank has moved to this host. Copies that it may have held here for others are outdated.
   bool moved = false;
   bool operator==(const Order&) const = default;
 };
@@ -90,16 +90,16 @@ struct Formation {
   std::uint64_t run_id = 0;   // Tells this run's files from those of an earlier one.
   Generation generation = 0;  // The newest number in use; 0: none yet.
   Stage stage = Stage::kAssembling;
-  Version version = 0;  // From which the generation goes on, once it is repaired.
+  Version version = 0;  // The version from which the generation goes on, once it is repaired.
   std::uint64_t recoveries = 0;
-  std::vector<Seat> roster;   // By rank; empty until all processes have come.
-  std::vector<Order> orders;  // By rank, while kRepairing; else empty.
-  Reason cause;               // Of the generation.
-  bool success = false;       // Once kEnded, as is the next.
-  Reason end;
+  std::vector<Seat> roster;          // By rank; empty until all processes have come.
+  std::vector<Order> orders;         // By rank, while kRepairing; else empty.
+  Reason cause;                      // Why the generation is formed.
+  bool success = false;              // Only once kEnded.
+  Reason end;                        // Only once kEnded: why.
   std::vector<std::string> drained;  // Agents that get no places any more.
-  // Some rank had committed it; not less than `version`. On record from the first step on, and
-  // after that as new as the newest store.
+  // The newest version that was known to be committed by some rank when this value was stored; not
+  // less than `version`. Stored after the first step, and later only along with other changes.
   Version reached = 0;
   bool operator==(const Formation&) const = default;
 };

@@ -54,8 +54,8 @@ std::string frame(const Message& message) {
 
 void FrameReader::feed(std::string_view bytes) {
   if (error_) return;
-  // The rest moves to the front only when most of the buffer was given out. So each byte moves a
-  // few times at most.
+  // The unread rest moves to the front only when it is less than half of the buffer. So each byte
+  // moves a few times at most.
   if (start_ > buffer_.size() / 2) {
     buffer_.erase(0, start_);
     start_ = 0;

@@ -16,8 +16,8 @@ inline constexpr std::size_t kFrameHeaderBytes = 16;
 inline constexpr std::size_t kMaxBodyBytes = std::size_t{16} << 20;
 inline constexpr std::uint8_t kFrameVersion = 1;
 
-// The message with its header, ready to be sent. Requires that its body is within kMaxBodyBytes,
-// and its lists and texts within their bounds.
+// The message with its header, ready to be sent. Requires: its body is within kMaxBodyBytes, and
+// its lists and texts are within their bounds (wire/fields.h).
 std::string frame(const Message& message);
 
 // Cuts a stream of bytes into messages, however the bytes come in. For one thread at a time.
@@ -41,7 +41,7 @@ class FrameReader {
   [[nodiscard]] std::string_view unread() const { return std::string_view(buffer_).substr(start_); }
 
   std::string buffer_;
-  std::size_t start_ = 0;  // What comes before it was given out.
+  std::size_t start_ = 0;  // The bytes before it were returned already.
   std::optional<Error> error_;
 };
 

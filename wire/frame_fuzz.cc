@@ -1,5 +1,5 @@
-// Fuzzes frames: the first byte says in what pieces the rest is fed; then the rest is fed whole,
-// and the two must agree. What was read must be written and read back the same.
+// Fuzzes frames. The first byte says in what pieces the rest is fed. Then the rest is fed at once,
+// and both must give the same messages. A decoded message must encode and decode to itself.
 #include <cstdint>
 #include <string>
 #include <string_view>

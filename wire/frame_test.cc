@@ -60,7 +60,7 @@ TEST(Frame, GivesTheSameMessagesHoweverTheBytesComeIn) {
 
 TEST(Frame, FailsAlikeHoweverTheBytesComeIn) {
   std::string stream = stream_of_all();
-  const std::size_t middle = stream.size() / 3;  // Of a body, not of a length.
+  const std::size_t middle = stream.size() / 3;  // A byte within a body, not within a length.
   stream[middle] = static_cast<char>(stream[middle] ^ 1);
   const auto whole = read_in_pieces(stream, stream.size());
   const auto bytewise = read_in_pieces(stream, 1);
@@ -157,7 +157,7 @@ TEST(Frame, SurvivesHalfAMillionMutants) {
   EXPECT_GT(read, 0);  // A byte after the frame changes nothing.
 }
 
-// The same past the checksum, which would stop nearly all of them.
+// Mutates bodies and decodes them directly: the checksum of a frame would refuse nearly all.
 TEST(Codec, SurvivesHalfAMillionMutants) {
   Prng random(12);
   const auto messages = extreme_messages();

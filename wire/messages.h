@@ -30,9 +30,9 @@ struct Register {
   std::string host;
   std::int64_t pid = 0;
   std::uint32_t protocol = kProtocol;
-  std::string memory;    // Names the memory it can share: only with whoever says the same.
+  std::string memory;    // Names the memory it can share, with workers that give the same name.
   std::string endpoint;  // Where workers on other hosts reach it; empty: they can not.
-  std::string domain;    // What fails together with it; empty: its memory alone.
+  std::string domain;    // Workers with the same name here fail together; empty: as by `memory`.
   bool operator==(const Register&) const = default;
 };
 
@@ -45,51 +45,53 @@ struct Assignment {
   std::uint64_t run_id = 0;  // Tells this run's files from those of an earlier one.
   Generation generation = 0;
   // kStopping: leave the collectives, finish a started update, park, and report.
-  // kRepairing: carry out `order`, if it is none to keep, and answer Repaired.
+  // kRepairing: carry out `order` and answer Repaired, unless it is kKeep.
   // kRunning: form the group and go on after `version`.
   Stage stage = Stage::kStopping;
   Version version = 0;
   Order order;
-  Rank ended = kNoRank;         // One whose training has ended: it never joins. kNoRank: all may.
-  Reason cause;                 // Of the generation.
-  std::uint64_t addresses = 0;  // Names what says where the others are. 0: all share one memory.
+  Rank ended = kNoRank;         // A rank whose training has ended, so it never joins; else kNoRank.
+  Reason cause;                 // Why the generation is formed.
+  std::uint64_t addresses = 0;  // The Addresses::name in use. 0: all ranks share one memory.
   bool operator==(const Assignment&) const = default;
 };
 
 // Where workers of one host listen.
 struct HostAddress {
-  std::uint32_t host = 0;  // As of PeerPlace (core/address_book.h), and the domain as well.
-  std::uint32_t domain = 0;
-  std::string address;  // An Endpoint of Register without its port.
+  std::uint32_t host = 0;    // A number, as in PeerPlace (core/address_book.h).
+  std::uint32_t domain = 0;  // A number, too.
+  std::string address;       // Register::endpoint without its port.
   bool operator==(const HostAddress&) const = default;
 };
 
-// scheduler → agent: where all ranks are, before the first Assignment that names it. The agent
-// leaves it to the workers of its host. To a worker only when it asks.
+// scheduler → agent: the address book, which says where all ranks are. Sent before the first
+// Assignment that names it. The agent writes it to a file for the workers of its host. A worker
+// gets it only when it asks.
 struct Addresses {
-  std::uint64_t name = 0;  // Of all that is known after it.
-  std::uint64_t base = 0;  // The name of what it changes; 0: it says all.
+  std::uint64_t name = 0;  // Names the address book as it is with this message.
+  std::uint64_t base = 0;  // Names the address book that this changes; 0: this is all of it.
   std::vector<HostAddress> addresses;
-  std::vector<std::uint32_t> ranks;  // Whose places it changes; empty: it says all, by rank.
-  std::vector<std::uint32_t> at;     // Of each: the place of its address in `addresses`,
+  std::vector<std::uint32_t> ranks;  // The ranks that change; empty: all ranks, in order.
+  std::vector<std::uint32_t> at;     // For each of these: the index of its HostAddress,
   std::vector<std::uint32_t> ports;  // and its port; 0: the address has none.
   bool operator==(const Addresses&) const = default;
 };
-// worker or agent → scheduler: say all Addresses to me. What my agent should have left is not there
-// (it has none, or stands still), or changes what I do not have.
+// worker or agent → scheduler: send me the whole address book. My agent has not written the one
+// that I need (it did not get it, or is stopped), or what I got changes one that I do not have.
 struct AskAddresses {
   bool operator==(const AskAddresses&) const = default;
 };
 
-// scheduler → worker or agent: never, for this reason.
+// scheduler → worker or agent: the job will never admit you, for this reason.
 struct Refused {
-  std::string sentence;  // Only for a process that speaks a former protocol, and from one.
+  std::string sentence;  // Only to or from a process that speaks a former protocol.
   Reason reason;
   bool operator==(const Refused&) const = default;
 };
 
-// scheduler → worker: not yet, for this reason (too few processes so far; the old incarnation's
-// lease still runs). Said once per reason; the worker keeps the connection and waits.
+// scheduler → worker: the job does not admit you yet, for this reason (too few processes so far;
+// the old incarnation's lease still runs). Sent once per reason; the worker stays connected and
+// waits.
 // scheduler → agent, for its user: a host is lost (kHostLost).
 struct Waiting {
   Reason reason;
@@ -99,10 +101,10 @@ struct Waiting {
 // One place of a job as its agent sees it.
 struct PlaceState {
   std::string node_id;
-  Incarnation incarnation = 0;  // Of the newest process that the place was given to.
+  Incarnation incarnation = 0;  // The newest process to which the place was given.
   std::uint64_t attempt = 0;
   bool alive = false;
-  Ending ending;                  // Of the newest one that died.
+  Ending ending;                  // How the last process that died here ended.
   std::uint64_t detected_ns = 0;  // When the agent knew of the last death, by its host's clock.
   bool operator==(const PlaceState&) const = default;
 };
@@ -148,36 +150,36 @@ struct AgentState {
   std::string host;
   std::vector<PlaceState> places;
   std::uint32_t protocol = kProtocol;
-  std::uint32_t takes = 0;              // So many places more it would take, if their host is lost.
+  std::uint32_t takes = 0;              // How many more places it would take from lost hosts.
   std::vector<SpareState> spares = {};  // For status; the scheduler decides nothing by them,
   std::vector<RehearsalState> rehearsals = {};  // nor by these.
   bool operator==(const AgentState&) const = default;
 };
 
-// scheduler → agent: end this process, its lease has run out.
+// scheduler → agent: end this process, because its lease has run out.
 struct Evict {
   std::string node_id;
   Incarnation incarnation = 0;
   bool operator==(const Evict&) const = default;
 };
 
-// scheduler → agent: these places are yours, or you ask for them and may have them one day. It is
-// state, as the agent's table is, and said whenever that table differs. Start a process for each
-// that you lack; end those of all others.
+// scheduler → agent: the places that are yours, and those that you claim and may get one day. It is
+// state, not an event, and sent whenever AgentState differs from it. Start a process for each of
+// these places that has none; end the processes of all other places.
 struct Places {
   std::vector<std::string> node_ids;
   bool drains = false;  // Take no more places, and end once you have none.
   bool operator==(const Places&) const = default;
 };
 
-// observer → scheduler, on a person's word: other hosts shall have the places of this one.
+// observer → scheduler, at a user's request: move the places of a host to other hosts.
 struct Move {
-  std::string from;     // The name of a host.
-  std::string to;       // The same; empty: whichever would take them.
-  bool drains = false;  // As of Places.
+  std::string from;     // The name of the host.
+  std::string to;       // The name of another one; empty: any that would take them.
+  bool drains = false;  // As in Places.
   bool operator==(const Move&) const = default;
 };
-// scheduler → who has asked: kMoves, or why not.
+// scheduler → observer: Reason::Kind::kMoves, or why the places do not move.
 struct Moved {
   Reason reason;
   bool operator==(const Moved&) const = default;
@@ -185,23 +187,23 @@ struct Moved {
 
 // The private part of another rank's state, held on this host in case that rank's host is lost.
 struct HeldCopy {
-  Rank ward = kNoRank;  // Whose it is.
+  Rank ward = kNoRank;  // The rank whose private part it is.
   Version version = kNoVersion;
-  Version staged = kNoVersion;  // As of Report.
+  Version staged = kNoVersion;  // As in Report.
   bool operator==(const HeldCopy&) const = default;
 };
 
-// worker → scheduler: parked for this generation; what my arena holds.
+// worker → scheduler: this rank is parked for this generation, and its arena holds this.
 struct Report {
   Generation generation = 0;
   Version version = kNoVersion;  // kNoVersion: nothing yet (a fresh arena).
-  Version staged = kNoVersion;   // version, or version + 1 where that step was staged.
-  bool private_is_own = false;   // Its private part is nobody else's.
+  Version staged = kNoVersion;   // version; or version + 1, if that step is staged.
+  bool private_is_own = false;   // No other rank has the same private part.
   std::vector<HeldCopy> held;    // What it holds for other ranks.
   bool operator==(const Report&) const = default;
 };
 
-// worker → scheduler: done.
+// worker → scheduler: the Order of this generation is carried out.
 struct Repaired {
   Generation generation = 0;
   bool operator==(const Repaired&) const = default;
@@ -220,7 +222,7 @@ struct Progress {
 // scheduler → agent: the job's progress, and that a recovery is over (restarts are counted anew).
 struct JobProgress {
   Generation generation = 0;
-  Version version = 0;  // The least that all ranks are known to have reached.
+  Version version = 0;  // The newest that all ranks are known to have reached.
   double loss = 0;
   std::uint64_t recoveries = 0;  // So far, as on record.
   bool operator==(const JobProgress&) const = default;
@@ -268,22 +270,22 @@ struct StatusReply {
   bool operator==(const StatusReply&) const = default;
 };
 
-// Either way, when nothing else was said for a while.
+// In both directions, when nothing else was sent for a while.
 struct Heartbeat {
   bool operator==(const Heartbeat&) const = default;
 };
 
 // ---- The job's key-values: docs/protocol/recovery.md, P36. Any process of the job asks, also one
-// without a rank, on a connection of its own. All of these are bounded when they are read.
+// without a rank, on a connection of its own. The scheduler refuses what is over these bounds.
 
 inline constexpr std::size_t kMaxKeyBytes = 256;
 inline constexpr std::size_t kMaxValueBytes = (std::size_t{16} << 20) - 1024;  // Fits into a frame.
 inline constexpr std::size_t kMaxKeys = 16;                                    // Of a Get.
 
-// Has a value, an empty one, once a rank was given to another process. The scheduler puts it.
+// The scheduler puts this key, with an empty value, once a rank was given to another process.
 inline constexpr const char* kSucceeded = "holdfast.succeeded";
 
-using KeyVersion = std::uint64_t;  // Of a key: how often it was set; 0: it has no value.
+using KeyVersion = std::uint64_t;  // How often a key was set; 0: it has no value.
 inline constexpr KeyVersion kAnyKeyVersion = ~KeyVersion{0};
 
 struct KeyValue {
@@ -293,25 +295,25 @@ struct KeyValue {
   bool operator==(const KeyValue&) const = default;
 };
 
-// The last word of one writer that has changed a value.
+// The last Put of one writer that has changed a value. Kept so that the same Put is not done twice.
 struct Writer {
   std::uint64_t writer = 0;
-  std::uint64_t id = 0;    // Of its Put.
-  KeyVersion version = 0;  // Which that Put has made.
+  std::uint64_t id = 0;    // Put::id.
+  KeyVersion version = 0;  // The key's version that this Put has made.
   bool operator==(const Writer&) const = default;
 };
 
-// What the scheduler has to remember: all of it is durable, or nothing.
+// One change of the scheduler's journal. All of it becomes durable, or nothing.
 struct Changes {
-  // In place of the one before; nothing: that one stays. Its roster is empty where the one before
-  // stays, but for these seats.
+  // Replaces the stored formation; nullopt: that stays. If its roster is empty, the stored roster
+  // stays, except for `seats`.
   std::optional<Formation> formation;
   std::map<Rank, Seat> seats;
-  std::vector<KeyValue> kept;   // Besides those before, or in place of those with the same key.
-  std::vector<Writer> writers;  // The same.
+  std::vector<KeyValue> kept;   // Added; or replacing those with the same key.
+  std::vector<Writer> writers;  // Added; or replacing those with the same Writer::writer.
   bool operator==(const Changes&) const = default;
 };
-// What it has to go on with after a restart.
+// What a scheduler that was restarted reads from its journal.
 struct Memory {
   std::optional<Formation> formation;  // Nothing: none was stored yet.
   std::vector<KeyValue> kept;          // In no order.
@@ -320,39 +322,39 @@ struct Memory {
 
 // any process of the job → scheduler: keep this, if the key is at the expected version.
 struct Put {
-  std::uint64_t id = 0;  // The asker's own, for the answer.
+  std::uint64_t id = 0;  // Chosen by the sender; the answer has the same.
   std::string key;
   std::string value;
   KeyVersion expected = 0;  // kAnyKeyVersion: whichever it is at.
-  // What one writer says twice with the same id is done once. Its ids grow, and it has one such Put
-  // open at a time. 0: to be done twice would change nothing.
+  // Names the sender. If it sends the Put again, with the same id, it is done only once. Its ids
+  // grow, and it has one such Put open at a time. 0: doing it twice would change nothing.
   std::uint64_t writer = 0;
   bool operator==(const Put&) const = default;
 };
 
-// scheduler → who has put.
+// scheduler → the sender of Put.
 struct Kept {
   std::uint64_t id = 0;
   Reason reason;           // kNone; else why there is no room for it.
-  bool is_set = false;     // It was at the expected version.
-  KeyVersion version = 0;  // The key's: of this value, if it is set.
+  bool is_set = false;     // The key was at the expected version.
+  KeyVersion version = 0;  // The key's version now: that of this value, if it was set.
   bool operator==(const Kept&) const = default;
 };
 
-// any process of the job → scheduler: the value of the first of these keys that has a newer
-// version. It is answered as soon as there is one. A later Get with the same id takes its place.
+// any process of the job → scheduler: send the value of the first of these keys that has a version
+// newer than `newer_than`, as soon as there is one. A later Get with the same id replaces this one.
 struct Get {
   std::uint64_t id = 0;
   std::vector<std::string> keys;
-  bool at_once = false;  // Answered at once; also if none has a newer version.
+  bool at_once = false;  // Answer at once, also if none has a newer version.
   KeyVersion newer_than = 0;
   bool operator==(const Get&) const = default;
 };
 
-// scheduler → who has asked.
+// scheduler → the sender of Get.
 struct Got {
   std::uint64_t id = 0;
-  bool found = false;  // Always true, if it was not to be answered at once.
+  bool found = false;  // Always true unless Get::at_once.
   std::string key;
   std::string value;
   KeyVersion version = 0;

@@ -1,5 +1,5 @@
-// What a process is that a connection of the job leads to. It proves that it is of this kind before
-// anything else is heard of it, and may say only what is for its kind to say.
+// The kind of the process at the other end of a connection. It proves its kind in the handshake,
+// before any message, and may send only the messages of its kind.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace holdfast::wire {
 enum class PeerKind : std::uint8_t {
   kWorker = 0,    // A worker or a spare, also on its connection for key-values.
   kAgent = 1,     // What starts workers.
-  kObserver = 2,  // It asks how the job is, and for places to be moved.
-  kPeer = 3,      // A worker, to another worker. The scheduler hears nothing of it.
+  kObserver = 2,  // A command that asks for the job's status, or to move places.
+  kPeer = 3,      // A worker that connects to another worker; never to the scheduler.
 };
 [[nodiscard]] constexpr bool is_known(PeerKind kind) {
   return kind <= PeerKind::kPeer;

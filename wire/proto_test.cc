@@ -16,7 +16,7 @@
 namespace holdfast::wire {
 namespace {
 
-// protoc --decode or --encode of one message; `input` in, its output out.
+// Runs protoc --decode or --encode on one message, `input`, and returns its output.
 std::string protoc(const std::string& what, std::string_view type, const std::string& input) {
   std::string folder = (std::filesystem::temp_directory_path() / "holdfast-proto-XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) return "no folder";
@@ -36,7 +36,7 @@ std::string protoc(const std::string& what, std::string_view type, const std::st
   return output;
 }
 
-// What protoc shall say of extreme_messages(), in that order.
+// The text that protoc has to give for each of extreme_messages(), in that order.
 const std::vector<std::string> kTexts = {
     "job: \"job\"\nnode_id: \"n\\303\\266de\"\nincarnation: 18446744073709551615\n"
     "attempt: 18446744073709551615\nhost: \"host\"\npid: -9223372036854775808\n"

@@ -65,8 +65,8 @@ struct Reason {
     kOtherProtocol,    // count: its protocol; total: the scheduler's
     kOtherJob,         // detail: the scheduler's job; other: the process's
     kPlacesTaken,      // node_id; total: places
-    kNodeTaken,        // node_id; pid, host: of who has it. other: another name of the same rank,
-                       // where that one is taken
+    kNodeTaken,        // node_id; pid, host: of the process that has it. other: another name of the
+                       // same rank, if that one is taken
     kOtherHost,        // node_id, host; other, other_host: of a process of the job
     kNewerProcess,     // rank
     kRefusedAsBefore,  // detail: the sentence of a scheduler with a former protocol
@@ -81,15 +81,15 @@ struct Reason {
     kNotFormedInTime,       // awaited
     kEndedWithoutTraining,  // rank
     kEndedEarly,            // rank, version
-    kNoPlan,                // version: that is lost; rank: whose private part; kNoRank: all's state
+    kNoPlan,                // version: lost; rank: whose private part; kNoRank: the state of all
     kSchedulerInterrupted,  // count: signal
-    // Why a rank's training or an agent's part can not go on. `rank`: said by that rank.
+    // Why a rank's training, or an agent, can not go on. `rank`: the rank that reports it.
     kProgram,         // detail: the program's own words
     kUnprotected,     // version
     kNotRepaired,     // version; count: the wire::Act; detail
     kNotFormed,       // detail
     kNotTheSame,      // detail: the ranks' requests differ, or one will never come
-    kWrongVersion,    // version: held; count: that was to be gone on from
+    kWrongVersion,    // version: that is held; count: the version to go on from
     kReplacedSilent,  // The members of kLeased, or only `rank`: it was silent and has been replaced
     kNoCause,
     kOutOfReach,   // detail
@@ -106,28 +106,29 @@ struct Reason {
     kNoRoom,  // count: bytes that all of them may have; total: how many there may be
     // Why a message is refused, and its sender's connection closed.
     kNotItsWord,    // count: kind of the message; total: the sender's wire::PeerKind
-    kTwoProcesses,  // node_id: of who has registered on the connection; other: of who would
+    kTwoProcesses,  // node_id: registered on the connection; other: tries to register on it, too
     kNotItsPlace,  // node_id; other: the agent that has it; other_host: of that agent. Not refused:
                    // told to the agent that asks for it, for its user
     kNotGiven,     // node_id; count: attempt
     kNotThatWorker,  // node_id, host; other_host: of the process with that incarnation
-    kImpossible,     // rank, pid; version: that it says; count: the newest that it can hold
+    kImpossible,     // rank, pid; version: that it claims; count: the newest that it can hold
     kTooMuch,        // count of total; detail: of what
-    // Of several hosts, and no process has died.
+    // A group over several hosts has ended, though no process has died.
     kGroupLost,          // rank: whose group has ended. Why a generation is formed.
     kGroupLostTooOften,  // rank; count: times without a step. Why the job has ended.
-    // On a person's word, or since there is a host for ranks that another one has besides its own.
+    // Ranks move: at a user's request, or because a host is free for ranks that another host runs
+    // besides its own. Or why they do not.
     kMoves,        // count: ranks; host: from there; other_host: to that one. Also of a generation.
     kNoSuchHost,   // host: no agent of the job is there, or it has no ranks
     kNobodyTakes,  // count: ranks; host: their own; other_host: that was asked for
-    kNotHeld,      // rank: of its state, or some of it, nobody on another host has a copy
+    kNotHeld,      // rank: no other host has a copy of its state, or of a part of it
     kNotNow,       // host: the job is not running yet, or another host is being emptied
     // What an agent tells its user.
     kGivenAway,  // count: places that it had; total: that it has still
     kDrained,    // The same: it takes none any more.
     kHostLost,   // host, count: its ranks; other_host: that takes them; empty: none does
-    // Why a message is refused, too. node_id, or other: of which agent; neither: not known yet, or
-    // it is the scheduler; host; detail: the address, and what is wrong
+    // Why a message is refused, too. Its sender: node_id; or other: an agent; neither: not known
+    // yet, or the scheduler. host; detail: the address, and what is wrong
     kUnreadable,
     // What an agent tells its user of a rehearsal. node_id; version; detail: the verdict's
     // sentence; other: the log. Where the job is strict, the first is why it has ended.

@@ -1,4 +1,4 @@
-// Says for people what a lost host would take along.
+// Says for people what a job would lose with a host.
 #pragma once
 
 #include <cstdint>
@@ -6,15 +6,15 @@
 
 namespace holdfast::wording {
 
-// Where there is more than one copy of what only a rank has.
+// Whether another host has a copy of the private part of a rank's state.
 enum class Cover : std::uint8_t {
-  kNothingOwn,  // It has nothing that others have not.
-  kHeld,        // With its holder, on another host.
-  kNotHeld,     // Nowhere, by the user's choice.
-  kOneHost,     // Nowhere, since there is no other host now.
+  kNothingOwn,  // The rank has no private part.
+  kHeld,        // The rank's holder has it.
+  kNotHeld,     // No host has it, because the user chose so (HOLDFAST_REPLICAS=0).
+  kOneHost,     // No host has it, because there is no other host now.
 };
 
-// A sentence. `bytes`: what only this rank has.
+// One sentence. `bytes`: the size of this rank's private part.
 [[nodiscard]] std::string in_words(Cover cover, std::uint64_t bytes);
 
 }  // namespace holdfast::wording

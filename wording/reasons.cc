@@ -46,7 +46,8 @@ std::string awaited(const Reason& r) {
   return text;
 }
 
-// Who never came. Only where all who did have ranks for names are the others known by name.
+// Names the workers that never came. That is possible only if all that came have numbers below
+// `total` as node ids, so that the missing numbers are the rest.
 std::string never_came(const Reason& r) {
   constexpr int kMostNamed = 10;
   std::set<std::string> here;
@@ -82,7 +83,7 @@ std::string holder(const Reason& r) {
   return cat("process ", r.pid, r.host.empty() ? "" : " on ", r.host);
 }
 
-// A living process goes on to be heard of, so the seconds are no promise that they will be over.
+// The seconds are no promise that the wait ends then: a living process renews its lease.
 std::string leased(const Reason& r) {
   return cat(holder(r), " has the place of rank ", r.rank,
              ": another one waits until that process has died, is silent for ", r.count,
@@ -186,7 +187,7 @@ std::string of_moves(const Reason& r) {
   }
 }
 
-// Who has said what can not be read.
+// The sender of a message that can not be read.
 std::string sender_of(const Reason& r) {
   const std::string who = !r.node_id.empty() ? cat("node '", r.node_id, '\'')
                           : !r.other.empty() ? cat("agent ", r.other)
@@ -406,7 +407,7 @@ std::string in_words(const Reason& reason) {
   if (text.empty()) text = of_moves(reason);
   if (!text.empty()) return text;
   text = of_training(reason);
-  const bool named = reason.kind == Kind::kNotRepaired;  // It begins with the rank.
+  const bool named = reason.kind == Kind::kNotRepaired;  // Its sentence begins with the rank.
   return reason.rank == kNoRank || named ? text : cat("rank ", reason.rank, ": ", text);
 }
 

@@ -56,7 +56,8 @@ std::string without_addresses(std::string_view text) {
 
 std::string last_exception(std::string_view words) {
   const auto lines = lines_of(words);
-  // Its lines are indented, to the one that names the exception. A wrong syntax has no headline.
+  // The lines of a traceback are indented, up to the one that names the exception. After a syntax
+  // error it has no headline "Traceback".
   const auto begins = [](std::string_view line) {
     return line.starts_with("Traceback (most recent call last):") || line.starts_with("  File \"");
   };

@@ -14,15 +14,15 @@
 namespace holdfast::apps {
 namespace {
 
-// Tells a process which of its outputs is the log (holdfast/_output.py). It names the file itself,
-// since another file may get the log's name later. Empty: there is no log.
+// Device and inode of the log, by which a process can tell which of its outputs is the log
+// (holdfast/_output.py). Not the name: another file may get that later. Empty: there is no log.
 std::string identity_of(const std::string& log) {
   struct stat about {};
   if (::stat(log.c_str(), &about) != 0) return {};
   return cat(about.st_dev, ':', about.st_ino);
 }
 
-// The program that asks the fork server; it lies beside this one.
+// The path of the program `nursling`, which asks the fork server. It lies beside this program.
 std::string nursling() {
   std::error_code none;
   return std::filesystem::read_symlink("/proc/self/exe", none).parent_path() / "nursling";
@@ -38,7 +38,7 @@ Result<runtime::Words> PythonLauncher::command(runtime::Words program,
     if (::access(program.front().c_str(), R_OK) != 0) {
       return Error{Blame::kUser, cat("there is no readable program ", program.front())};
     }
-    // -u: what it printed is in its log when it is killed.
+    // -u: unbuffered, so that the log has all output of a process that is killed.
     program.insert(program.begin(), {"python3", "-u"});
   }
   auto found = Launcher::command(std::move(program), path);

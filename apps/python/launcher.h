@@ -1,8 +1,9 @@
-// PythonLauncher: all that the launcher of a job knows of Python.
+// PythonLauncher: all that the agent knows about Python programs.
 //
-// A script (.py) is run by python3. A process is told which of its outputs is its log, and whom it
-// follows. The reason of its end is its last exception. With a fork server, a process is forked
-// from one that has imported the framework already (apps/python/nursling.cc).
+// A script (.py) is run by python3. A process is told, by its environment, which of its outputs is
+// its log, and which process it replaces. The reason of its end is its last exception. With a fork
+// server, a process is forked from one that has imported the framework already
+// (apps/python/nursling.cc).
 #pragma once
 
 #include <string>
@@ -18,7 +19,7 @@ namespace holdfast::apps {
 [[nodiscard]] std::string last_exception(std::string_view words);
 
 // Which workers are forked; the others are started as if there were no fork server.
-enum class Forked { kNone, kAll, kFirst };  // kFirst: those that follow nobody.
+enum class Forked { kNone, kAll, kFirst };  // kFirst: those that replace no other process.
 
 class PythonLauncher final : public runtime::Launcher {
  public:

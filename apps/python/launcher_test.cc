@@ -1,4 +1,4 @@
-// What is executed for a program, with and without a fork server, and what Python is told.
+// PythonLauncher: the command for a program, with and without a fork server, and its environment.
 #include "apps/python/launcher.h"
 
 #include <gtest/gtest.h>

@@ -1,16 +1,18 @@
-// nursling: stands for a process that the nursery forks, as a wrapper stands for what it runs.
+// nursling: the agent's child that stands for a process which the nursery has forked.
 //
 //   nursling ADDRESS all|first PYTHON [ARGUMENTS]
 //
-// The nursery (python/holdfast/_nursery.py) has imported MindSpore once and forks every
-// process of the job from itself. The agent needs a child all the same, so it starts a nursling.
-// The nursling hands its descriptors, environment and arguments over, and ends as the process ends.
+// The nursery (python/holdfast/_nursery.py) has imported MindSpore once and forks every process of
+// the job from itself. The agent needs a child of its own all the same, so it starts a nursling.
+// The nursling passes its descriptors, environment and arguments to the nursery, and ends as the
+// forked process ends.
 //
 // If there is no nursery, the nursling starts one in the agent's session: only processes of one
 // session may be in one group. If that fails, or if the nursery refuses or is silent, the nursling
-// becomes the program itself, as if there were no nursery. Nobody runs twice: a forked process
-// begins only on its nursling's word, which is given once, and never after the nursling became the
-// program. "first": only processes that replace nobody are asked for. Decides nothing else.
+// becomes the program itself by exec(), as if there were no nursery. The program never runs twice:
+// a forked process begins only when its nursling lets it, which a nursling does once, and never
+// after it became the program. "first": the nursery is asked only for processes that replace no
+// other.
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -44,18 +46,19 @@ constexpr int kImportPatienceMs =
     120'000;                              // MindSpore's import takes seconds; on a busy host more.
 constexpr int kForkPatienceMs = 1'000;    // A fork takes milliseconds; the nursery may be stopped.
 constexpr int kListenPatienceMs = 1'000;  // From bind() to listen() of another nursling.
-constexpr int kStatusPatienceMs = 5'000;  // The nursery hears of an end when this does.
-constexpr int kEndPatienceMs = 2'000;     // A nursery that runs ends at once with its agent.
-constexpr std::string_view kGrown = "+";  // As in _nursery.py: it listens there once it can fork.
+constexpr int kStatusPatienceMs = 5'000;  // For the status, once the pidfd has told of the end.
+constexpr int kEndPatienceMs = 2'000;     // A nursery that is not stopped ends with its agent.
+constexpr std::string_view kGrown = "+";  // Ends the name at which it listens once it can fork.
 
-// What the nursery says, and in the last case the process itself.
+// What the nursery answers. kLeaving comes from the forked process itself.
 enum Kind : std::uint32_t { kRefused, kStarted, kEnded, kLeaving };
 struct Answer {
   std::uint32_t kind;
   std::int32_t value;  // A pid; a status of wait(); an exit code.
 };
 
-// What the agent has set for this process; the settings are that process's to read.
+// The value of a variable of the environment, which the agent has set. The nursling must not read
+// the job's settings otherwise: these are for the forked process.
 std::string_view variable(std::string_view name) {
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
@@ -72,7 +75,8 @@ std::string_view variable(std::string_view name) {
   ::_exit(127);
 }
 
-// A scheduler never imports MindSpore; nor does a successor where `first` is said.
+// Whether the nursery is asked for this process. A scheduler is not forked, since it imports no
+// MindSpore; with "first", a process that replaces another is not forked either.
 bool is_to_be_asked_for(std::string_view which) {
   if (variable("MS_ROLE") != "MS_WORKER") return false;
   const std::string_view attempt = variable("HOLDFAST_ATTEMPT");
@@ -85,7 +89,7 @@ struct Address {
   socklen_t size = 0;
 };
 
-// A name that is in no file; nothing where it is too long.
+// The abstract socket address of this name (it is no file); nothing if the name is too long.
 std::optional<Address> address_of(std::string_view name) {
   Address made;
   made.where.sun_family = AF_UNIX;
@@ -96,7 +100,7 @@ std::optional<Address> address_of(std::string_view name) {
 }
 
 struct Nursery {
-  int fd = -1;  // -1: there is none of our own user.
+  int fd = -1;  // -1: there is no nursery of this user.
   int patience_ms = 0;
 };
 
@@ -104,7 +108,7 @@ Nursery connect_to(std::string_view name, int patience_ms) {
   const auto address = address_of(name);
   const int fd = address ? ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0) : -1;
   if (fd < 0) return {};
-  // One that is stopped takes neither connections nor requests without end.
+  // A stopped nursery would block the connection or the request for ever.
   const timeval limit{patience_ms / 1000, 0};
   ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
   ucred peer{};
@@ -117,7 +121,7 @@ Nursery connect_to(std::string_view name, int patience_ms) {
   return {};
 }
 
-// -1: somebody else has the name.
+// Returns the listening socket; -1: another process has the name.
 int listen_at(std::string_view name) {
   const auto address = address_of(name);
   const int fd = address ? ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0) : -1;
@@ -131,9 +135,9 @@ int listen_at(std::string_view name) {
 }
 
 [[noreturn]] void become_nursery(int listener, const char* python) {
-  ::setpgid(0, 0);  // What ends this process's group shall leave it.
+  ::setpgid(0, 0);  // A signal to the nursling's group must not end the nursery.
   const sched_param parameters{};
-  ::sched_setscheduler(0, SCHED_OTHER, &parameters);  // A spare is idle.
+  ::sched_setscheduler(0, SCHED_OTHER, &parameters);  // A spare's nursling has idle priority.
   if (!variable("HOLDFAST_SPARE_FD").empty()) ::close(kSpareFd);
   const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   ::dup2(null, STDIN_FILENO);
@@ -144,20 +148,20 @@ int listen_at(std::string_view name) {
   ::_exit(127);
 }
 
-// The process of HOLDFAST_AGENT; -1: it is gone, and so is a nursery that asks for it.
+// A pidfd of the agent (HOLDFAST_AGENT); -1: the agent is gone.
 int agent_pidfd() {
   const std::string words(variable("HOLDFAST_AGENT"));
   const auto pid = static_cast<pid_t>(std::strtol(words.c_str(), nullptr, 10));
   return pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)) : -1;
 }
 
-// Stays until the nursery ends. A nursery ends with its agent; but one that is stopped would not
-// notice that, and would hold MindSpore's memory for ever.
+// Waits for the end of the nursery or of the agent, and then kills the nursery. It ends with its
+// agent by itself, unless it is stopped: then it would hold MindSpore's memory for ever.
 [[noreturn]] void guard(pid_t nursery, int agent) {
   ::setpgid(0, 0);
   for (const int number : {SIGTERM, SIGINT, SIGHUP}) ::signal(number, SIG_IGN);
   ::prctl(PR_SET_NAME, "nursery-guard");
-  // Nothing else stays open here: no log, no name of the nursery's.
+  // Closes all other descriptors, so that no log and no socket stays open because of the guard.
   ::dup2(static_cast<int>(::syscall(SYS_pidfd_open, nursery, 0)), STDIN_FILENO);
   ::dup2(agent, STDOUT_FILENO);
   ::dup2(::open("/dev/null", O_WRONLY), STDERR_FILENO);
@@ -167,11 +171,12 @@ int agent_pidfd() {
   std::array<pollfd, 2> what{pollfd{STDIN_FILENO, POLLIN, 0}, pollfd{STDOUT_FILENO, POLLIN, 0}};
   while (::poll(what.data(), what.size(), -1) < 0) continue;
   if (what[0].revents == 0) (void)::poll(what.data(), 1, kEndPatienceMs);
-  ::kill(nursery, SIGKILL);  // Our child, whose number nobody else has until we are gone.
+  ::kill(nursery, SIGKILL);  // Our child: its pid is not used again before we have ended.
   ::_exit(0);
 }
 
-// It is nobody's child: it outlives this process, and the program may ask for its own children.
+// Starts the nursery and its guard. Two forks, so that they are no children of this process: they
+// outlive it, and the program must not find them among its children.
 bool start_nursery(int listener, const char* python) {
   const pid_t between = ::fork();
   if (between == 0) {
@@ -187,7 +192,7 @@ bool start_nursery(int listener, const char* python) {
   return between > 0 && ::waitpid(between, &status, 0) == between && status == 0;
 }
 
-// The nursery of this job; where it has none yet, the first who asks starts it.
+// Connects to the nursery of this job. If there is none yet, starts it.
 Nursery reach(const std::string& name, const char* python) {
   for (int waited_ms = 0; waited_ms < kListenPatienceMs; ++waited_ms) {
     Nursery found = connect_to(name + std::string(kGrown), kForkPatienceMs);
@@ -204,8 +209,8 @@ Nursery reach(const std::string& name, const char* python) {
   return {};
 }
 
-// Size, then text: the folder, the number of arguments, the arguments, the environment; each ends
-// with a 0.
+// The request: a size, then that many bytes with the folder, the number of arguments, the arguments
+// and the environment; each of these ends with a 0.
 std::string request_for(char** program, int count) {
   std::string text;
   const auto add = [&text](std::string_view part) { (text += part) += '\0'; };
@@ -219,7 +224,7 @@ std::string request_for(char** program, int count) {
   return std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + text;
 }
 
-// The descriptors go with the first bytes.
+// Sends the request; the descriptors go along with its first bytes.
 bool send_request(int fd, const std::string& request) {
   std::array<int, 4> given{0, 1, 2, kSpareFd};
   const std::size_t bytes =
@@ -245,7 +250,7 @@ bool send_request(int fd, const std::string& request) {
   return false;
 }
 
-// Nothing where nobody will answer any more, or not within the limit.
+// Returns nothing if the connection has ended, or if no answer comes within the limit.
 std::optional<Answer> receive(int fd, int limit_ms) {
   pollfd what{fd, POLLIN, 0};
   if (::poll(&what, 1, limit_ms) <= 0) return std::nullopt;
@@ -256,7 +261,7 @@ std::optional<Answer> receive(int fd, int limit_ms) {
 
 [[noreturn]] void end_as(int status) {
   if (WIFSIGNALED(status)) {
-    const rlimit none{0, 0};  // The core, if any, is that process's.
+    const rlimit none{0, 0};  // No core of the nursling: the forked process has left its own.
     ::setrlimit(RLIMIT_CORE, &none);
     ::signal(WTERMSIG(status), SIG_DFL);
     sigset_t all;
@@ -268,13 +273,14 @@ std::optional<Answer> receive(int fd, int limit_ms) {
   ::_exit(WEXITSTATUS(status));
 }
 
-// Waits for the end of the process. Where the nursery is gone the process's own word counts; one
-// that became another program by exec() says none, and is waited for all the same.
+// Waits for the end of the forked process, and ends in the same way. If the nursery is gone, the
+// exit code that the process itself has sent counts (kLeaving). A process that became another
+// program by exec() sends none, but its end is waited for all the same.
 [[noreturn]] void stand_for(pid_t pid, int pidfd, int fd) {
   std::optional<int> leaving;
   bool alive = true;
   while (true) {
-    // poll() leaves out what is negative.
+    // poll() ignores negative descriptors.
     std::array<pollfd, 2> what{pollfd{fd, POLLIN, 0}, pollfd{alive ? pidfd : -1, POLLIN, 0}};
     const int ready =
         fd < 0 && !alive ? 0 : ::poll(what.data(), what.size(), alive ? -1 : kStatusPatienceMs);
@@ -294,8 +300,8 @@ std::optional<Answer> receive(int fd, int limit_ms) {
   }
 }
 
-// Lets the process begin, which waits for one byte, and at the connection's end goes; its pidfd.
-// -1: it is to go.
+// Lets the forked process begin: it waits for one byte, and exits if the connection ends before.
+// Returns its pidfd; -1: it may not begin.
 int let_begin(pid_t pid, int fd) {
   const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
   if (pidfd < 0) return -1;
@@ -316,7 +322,8 @@ int main(int argc, char** argv) {
   if (nursery.fd < 0 || !send_request(nursery.fd, request_for(program, argc - 3))) become(program);
   const auto answer = receive(nursery.fd, nursery.patience_ms);
   if (!answer || answer->kind != kStarted) become(program);
-  // The signals of the group are meant for that process; this one ends with it.
+  // Signals to the group are for the forked process, which is in it, too. The nursling blocks them,
+  // and ends as that process ends.
   sigset_t all;
   sigset_t former;
   ::sigfillset(&all);
@@ -326,6 +333,6 @@ int main(int argc, char** argv) {
     ::sigprocmask(SIG_SETMASK, &former, nullptr);
     become(program);
   }
-  if (!variable("HOLDFAST_SPARE_FD").empty()) ::close(kSpareFd);  // That process reads it.
+  if (!variable("HOLDFAST_SPARE_FD").empty()) ::close(kSpareFd);  // The forked process has it.
   stand_for(answer->value, pidfd, nursery.fd);
 }

@@ -1,5 +1,5 @@
-// A job under msrun, or by hand, for tests: its processes, files and status; nothing of it
-// survives.
+// A job for tests, under msrun or by hand: its processes, files and status. The destructor ends and
+// removes all of it.
 #pragma once
 
 #include <signal.h>
@@ -16,7 +16,7 @@
 
 namespace holdfast::apps {
 
-// Until `condition` holds, for at most `seconds`; whether it came to hold.
+// Waits until `condition` holds, for at most `seconds`. Returns whether it does.
 bool until(const std::function<bool()>& condition, int seconds = 60);
 
 bool has(const std::string& text, const std::string& part);
@@ -32,26 +32,28 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  // Starts msrun on our port and logs; what is given follows. Its own output is in output().
+  // Starts msrun with this job's port and log folder, and these arguments after them. Its output is
+  // in output().
   void launch(const std::vector<std::string>& arguments);
-  // Starts a process without an agent; returns its number.
+  // Starts a process without an agent; returns its number for wait() and signal().
   std::size_t start(const std::vector<std::string>& argv,
                     const std::vector<std::string>& environment);
 
-  // The exit code of the launcher, or of a process started by hand; -1 where it did not end within
-  // `seconds` (it is killed then).
+  // The exit code of the launcher, or of a process started by hand. -1: it did not end within
+  // `seconds`, and was killed.
   int wait(int seconds = 60) { return wait(0, seconds); }
   int wait(std::size_t process, int seconds);
   void signal(std::size_t process, int number);
   [[nodiscard]] pid_t pid(std::size_t process) const { return children_.at(process).pid; }
 
-  // Living processes of the job (launched or of theirs), by their environment; all if no variable
-  // is given: processes("MS_ROLE=MS_SCHED"). Rehearsals only by their own variable, or if none is.
+  // Living processes of the job whose environment has the variable, for example "MS_ROLE=MS_SCHED";
+  // all processes, if it is empty. Rehearsing processes only if it is empty or a variable of
+  // theirs.
   [[nodiscard]] std::vector<pid_t> processes(const std::string& variable = {}) const;
-  // Sends the newest such process a signal; whether there was one.
+  // Sends a signal to the newest process of processes(variable). Returns whether there was one.
   bool kill(const std::string& variable, int number = SIGKILL) const;
 
-  // The status's value of a number at its top level ("version"); -1 where there is no answer.
+  // A number at the top level of the status, such as "version". -1: there is no answer.
   [[nodiscard]] double status(const char* key) const;
   [[nodiscard]] bool reaches(double version) const;
 
@@ -61,7 +63,7 @@ class Job {
   [[nodiscard]] bool nothing_left() const;
 
   std::string name;
-  std::string folder;  // Scratch; removed.
+  std::string folder;  // For the test's files; the destructor removes it.
   std::string logs;
   std::uint16_t port = 0;
   std::vector<std::string> environment;  // For launch() and start(); may be added to.
@@ -71,7 +73,8 @@ class Job {
   std::vector<bool> waited_;
 };
 
-// The words that start a toy trainer of small steps, and msrun's that run it after `options`.
+// The command line of a toy trainer with small steps; toy(): msrun's arguments that run it, after
+// `options`.
 std::vector<std::string> toy_command(const Job& job, int steps);
 std::vector<std::string> toy(const Job& job, int steps, std::vector<std::string> options);
 

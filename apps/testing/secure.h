@@ -1,4 +1,4 @@
-// What puts a test's job under TLS.
+// Makes a test's job use TLS.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace holdfast::apps {
 
-// Variables for all processes of the job. Writes config.json beside the papers.
+// Returns the variables for all processes of the job. Writes config.json beside the certificates.
 inline std::vector<std::string> tls_environment(const tls::Papers& papers) {
   const std::string config = papers.path("config.json");
   EXPECT_TRUE(os::write_file_atomically(

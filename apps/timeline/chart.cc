@@ -10,10 +10,10 @@
 namespace holdfast::apps::timeline {
 namespace {
 
-constexpr double kBin = 2;               // Pixels that steps are counted over.
-constexpr std::size_t kMostTicks = 200;  // Of a bar; beyond that its steps are shades.
+constexpr double kBin = 2;               // Steps are counted over this many pixels.
+constexpr std::size_t kMostTicks = 200;  // With more steps, a bar has shades in place of ticks.
 
-// What a bar of a process says when one points at it.
+// The tooltip of a process's bar.
 std::string about(const Lane& lane, const Bar& bar, std::int64_t zero_ns) {
   std::string text =
       cat(lane.name, ", process ", bar.pid, bar.waits ? ", waits as a spare: " : ": ",
@@ -81,7 +81,7 @@ void draw_bar(Svg& svg, const Chart& chart, const Lane& lane, const Bar& bar, st
   }
 }
 
-// A death, and how it came, where no other text is.
+// Draws a death; and its cause, if no other text is in the way.
 void draw_death(Svg& svg, const Chart& chart, const Lane& lane, const Bar& bar, double y,
                 double& free_from) {
   if (bar.death.empty() || !chart.shows(bar.to_ns, bar.to_ns)) return;
@@ -110,7 +110,7 @@ void draw_axis(Svg& svg, const Chart& chart, double bottom) {
   const double from = static_cast<double>(chart.from_ns - chart.zero_ns) / unit;
   const double to = static_cast<double>(chart.to_ns - chart.zero_ns) / unit;
   const double step = step_of_axis(to - from);
-  // Counted, not summed: it ends, and no mark is a hair beside its place.
+  // Each mark is computed from an integer. Adding up steps would add up rounding errors.
   const double first = std::ceil(from / step - 1e-9);
   for (int i = 0; i <= 12 && (first + i) * step <= to + step * 1e-9; ++i) {
     const double value = (first + i) * step;

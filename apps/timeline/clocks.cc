@@ -9,7 +9,7 @@ namespace holdfast::apps::timeline {
 namespace {
 
 struct Clock {
-  std::int64_t first_ns = 0;  // Of the file that tells of this clock.
+  std::int64_t first_ns = 0;  // The first time in the file that `wall_ahead_ns` is from.
   std::int64_t wall_ahead_ns = 0;
 };
 
@@ -24,7 +24,7 @@ void move(File& file, std::int64_t by_ns) {
 }  // namespace
 
 std::size_t set_on_one_clock(std::vector<File>& files) {
-  // A wall clock may be set while the job runs: the first file of a host speaks for all of them.
+  // A wall clock may be set while the job runs. So the earliest file of a host counts for all.
   std::map<std::string, Clock> clocks;
   for (const auto& file : files) {
     if (file.boot.empty()) continue;
@@ -33,7 +33,7 @@ std::size_t set_on_one_clock(std::vector<File>& files) {
     if (!is_new && its.first_ns < known->second.first_ns) known->second = its;
   }
   if (clocks.empty()) return 1;
-  // That of the host that runs longest: so times only grow.
+  // The clock of the host that has been up longest: so times are only shifted forward.
   const auto least =
       std::min_element(clocks.begin(), clocks.end(), [](const auto& a, const auto& b) {
         return a.second.wall_ahead_ns < b.second.wall_ahead_ns;

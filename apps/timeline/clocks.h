@@ -1,5 +1,5 @@
-// Hosts count the time of their traces from their own starts. This sets the traces of several hosts
-// on one clock, by the wall clocks of the hosts.
+// Sets the traces of several hosts on one clock. A host counts the time in its traces from its own
+// start; the wall clocks of the hosts tell how these times relate.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace holdfast::apps::timeline {
 
-// Moves the times of the files, so that all can be compared. Files of one host keep their
-// distances; those of two are as exact as their wall clocks agree. Returns how many clocks there
+// Shifts the times of the files so that all can be compared. Files of one host are shifted alike.
+// Between two hosts, times are as exact as their wall clocks agree. Returns how many clocks there
 // were.
 std::size_t set_on_one_clock(std::vector<File>& files);
 

@@ -68,7 +68,7 @@ double draw_legend(Svg& svg, double top) {
   return top + 26;
 }
 
-// The phases of a recovery side by side, with their times where there is room.
+// Draws the phases of a recovery side by side, with their durations if there is room.
 void draw_phases(Svg& svg, const Chart& chart, const Recovery& recovery, double y, double height,
                  bool labels) {
   std::int64_t from = recovery.detected_ns;
@@ -94,7 +94,7 @@ void draw_phases(Svg& svg, const Chart& chart, const Recovery& recovery, double 
   }
 }
 
-// Above the lanes of the overview: how long each recovery took, where the texts have room.
+// Writes above the overview's lanes how long each recovery took, if there is room.
 void draw_recoveries(Svg& svg, const Chart& chart, const std::vector<Recovery>& recoveries,
                      double bottom) {
   double free_from = 0;
@@ -126,7 +126,7 @@ std::string heading(const Recovery& one) {
   return words.substr(0, 150);
 }
 
-// A recovery, zoomed. Returns where it ends below.
+// Draws one recovery, zoomed. Returns the y of the panel's lower end.
 double draw_panel(Svg& svg, const History& history, const Recovery& one, double top) {
   svg.text(kMargin, top + 14, heading(one), 13, R"(font-weight="bold")");
   const std::int64_t span = std::max<std::int64_t>(one.end_ns() - one.detected_ns, 1000);

@@ -10,7 +10,7 @@
 namespace holdfast::apps::timeline {
 
 constexpr std::size_t kMostPanels = 8;
-constexpr std::size_t kMostLanes = 128;  // Of a picture.
+constexpr std::size_t kMostLanes = 128;  // In one picture.
 
 // Seconds since the job's first event.
 struct Zoom {

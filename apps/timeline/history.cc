@@ -17,8 +17,8 @@ struct Death {
   std::string words;
 };
 
-// Each host counts its processes anew, if it is a container.
-using Process = std::pair<std::string, std::int64_t>;  // Host and pid.
+// Host and pid: processes of two hosts, or containers, may have the same pid.
+using Process = std::pair<std::string, std::int64_t>;
 
 struct Spawned {
   Event event;
@@ -26,11 +26,11 @@ struct Spawned {
   std::int64_t agent_until = 0;
 };
 
-// What all files say, in one order.
+// What the agents and the scheduler say, from all files.
 struct Told {
   std::map<Process, Death> deaths;  // From the agents.
   std::vector<Spawned> spawned;
-  std::int64_t end_ns = std::numeric_limits<std::int64_t>::max();  // Deaths after it are in order.
+  std::int64_t end_ns = std::numeric_limits<std::int64_t>::max();  // Later deaths are normal ends.
 };
 
 void take_agent(const File& file, Told& told) {
@@ -42,7 +42,7 @@ void take_agent(const File& file, Told& told) {
     } else if (event.name == "died") {
       const auto pid = pids.find(event.process);
       if (pid == pids.end()) continue;
-      // The first word of a death has its time, and the last one how it came.
+      // The first event about a death has its time; the last one has the cause.
       auto& death = told.deaths[{file.host, pid->second}];
       if (death.t_ns == 0) death.t_ns = event.detected_ns != 0 ? event.detected_ns : event.t_ns;
       death.words = event.exit_code == 0 ? "" : event.text;
@@ -72,7 +72,7 @@ class Lanes {
     place.rank = rank;
     place.bars.push_back(std::move(bar));
   }
-  // A spare that waits takes the first lane of spares that is free by then.
+  // Adds a waiting spare. It gets the first lane of spares that is free at its start.
   void add_spare(Bar bar) { spares_.push_back(std::move(bar)); }
 
   std::vector<Lane> take() {
@@ -104,7 +104,7 @@ class Lanes {
   std::vector<Bar> spares_;
 };
 
-// The rank that a place had in a worker that told of it.
+// The rank of the worker that wrote the file, by its first event with a rank.
 std::int64_t rank_of(const File& file) {
   for (const auto& event : file.events) {
     if (event.rank >= 0) return event.rank;
@@ -143,7 +143,7 @@ void add_worker(const File& file, const Told& told, Lanes& lanes) {
   lanes.add(rank >= 0 ? cat("rank ", rank) : cat("node ", node), rank, std::move(bar));
 }
 
-// One that died before it could write its own trace: its agent tells that it was there.
+// Adds a process that died before it wrote a trace of its own; its agent's trace has its start.
 void add_silent(const Spawned& spawned, const std::map<std::string, std::int64_t>& ranks,
                 const Told& told, Lanes& lanes) {
   const Event& spawn = spawned.event;
@@ -165,8 +165,8 @@ void add_silent(const Spawned& spawned, const std::map<std::string, std::int64_t
 std::vector<Lane> lanes_of(const std::vector<File>& files, const Told& told) {
   Lanes lanes;
   std::set<Process> wrote;
-  std::map<std::string, std::int64_t> ranks;  // By node.
-  std::set<Process> rehearse;                 // These have no part in the job.
+  std::map<std::string, std::int64_t> ranks;  // By node id.
+  std::set<Process> rehearse;                 // Rehearsing processes, which get no lane.
   for (const auto& spawned : told.spawned) {
     if (spawned.event.role == "rehearsal") rehearse.emplace(spawned.host, spawned.event.child);
   }
@@ -193,7 +193,7 @@ std::vector<Lane> lanes_of(const std::vector<File>& files, const Told& told) {
   return lanes.take();
 }
 
-// The newest step that any rank had committed by then.
+// The newest step that any rank had committed at time `t_ns`.
 std::uint64_t newest_step(const std::vector<File>& files, std::int64_t t_ns) {
   std::uint64_t newest = 0;
   for (const auto& file : files) {
@@ -204,7 +204,7 @@ std::uint64_t newest_step(const std::vector<File>& files, std::int64_t t_ns) {
   return newest;
 }
 
-// The last rank's `reform` of a generation, between two times.
+// The time of the last rank's event `reform` in a generation, between two times.
 std::int64_t formed(const std::vector<File>& files, std::uint64_t generation, std::int64_t from,
                     std::int64_t to) {
   std::int64_t last = 0;
@@ -289,7 +289,7 @@ std::vector<Recovery> recoveries_of(const std::vector<File>& files) {
   return recoveries.finish();
 }
 
-// Of files that are on one clock.
+// The wall clock at time `t_ns`; 0: no file tells. Requires: the files are on one clock.
 std::int64_t wall_clock_at(const std::vector<File>& files, std::int64_t t_ns) {
   const auto knows = [](const File& file) { return !file.boot.empty(); };
   const auto found = std::find_if(files.begin(), files.end(), knows);

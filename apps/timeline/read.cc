@@ -43,8 +43,8 @@ std::string text(const Json& json, const char* key) {
   return found->get_ref<const std::string&>().substr(0, kLongestWord);
 }
 
-// Walks over the fields of a step in the order in which io/trace.h writes them. Nearly all lines of
-// a trace are steps, so they are not taken for any JSON.
+// Reads the fields of a step in the order in which io/trace.h writes them. That is faster than to
+// parse them as JSON, and nearly all lines of a trace are steps.
 class Walk {
  public:
   explicit Walk(std::string_view line) : at_(line.data()), end_(line.data() + line.size()) {}
@@ -102,7 +102,8 @@ std::optional<Event> event_of(std::string_view line) {
   return event;
 }
 
-// Of a folder that the user may have made as they like: all that is read of it is this user's.
+// Reads one file. The user chose the folder, and others may be able to write there: so only files
+// that this user owns are read.
 Result<File> read_one(const os::Fd& folder, const std::string& path, const std::string& name,
                       File file) {
   const auto opened = os::open_own_file({folder.get(), path, name}, O_RDONLY);
@@ -111,12 +112,12 @@ Result<File> read_one(const os::Fd& folder, const std::string& path, const std::
   if (!*opened || ::fstat(opened->get(), &about) != 0) {
     return os::system_error(cat("cannot open ", path, '/', name), errno);
   }
-  // The steps of a file take about this much; without it, they would be moved again and again.
+  // A step takes about 110 bytes in the file. Reserving avoids that the vector grows many times.
   file.steps.reserve(
       std::min<std::size_t>(static_cast<std::size_t>(about.st_size) / 110 + 1, kMostSteps));
   LineReader reader(file);
   std::vector<char> block(1 << 20);
-  // A process that still runs writes on: what was there at the beginning is enough.
+  // Reads up to the size at the beginning: a process that still runs goes on writing.
   for (auto left = static_cast<std::size_t>(about.st_size); left > 0;) {
     const ssize_t got = ::read(opened->get(), block.data(), std::min(left, block.size()));
     if (got < 0 && errno == EINTR) continue;
@@ -160,7 +161,7 @@ bool parse_name(std::string_view name, File& file) {
   if (dash == std::string_view::npos || !name.ends_with(kEnd)) return false;
   const std::string_view writer = name.substr(0, dash);
   const char* const last = name.data() + name.size() - kEnd.size();
-  const std::size_t before_pid = name.rfind('-');  // The host's name may have others.
+  const std::size_t before_pid = name.rfind('-');  // The host's name may have '-', too.
   file.host = dash < before_pid ? name.substr(dash + 1, before_pid - dash - 1) : "";
   const auto [end, error] = std::from_chars(name.data() + before_pid + 1, last, file.pid);
   if (error != std::errc() || end != last || file.pid <= 0) return false;
@@ -195,7 +196,7 @@ void LineReader::line(std::string_view text) {
   }
 }
 
-// The first speaks for the file: a process number may be used again, in a file that is there.
+// Only the first clock line counts: a process with the same pid may have appended to the file.
 void LineReader::clock(std::string_view line) {
   const auto json = Json::parse(line, nullptr, false);
   const auto wall_ns = number<std::int64_t>(json, "wall_ns", 0);
@@ -227,7 +228,7 @@ void LineReader::end() {
   if (!begun_.empty()) ++file_.broken;
   begun_.clear();
   too_long_ = false;
-  // Threads of a process write beside each other.
+  // Threads of a process write at the same time, so lines may be out of order.
   const auto earlier = [](const auto& a, const auto& b) { return a.t_ns < b.t_ns; };
   std::stable_sort(file_.events.begin(), file_.events.end(), earlier);
   if (!std::is_sorted(file_.steps.begin(), file_.steps.end(), earlier)) {

@@ -1,4 +1,4 @@
-// Writes SVG: shapes and texts, no scripts, nothing from elsewhere. Whatever text comes is escaped.
+// Writes SVG: shapes and texts, without scripts or external resources. All texts are escaped.
 #pragma once
 
 #include <string>
@@ -6,18 +6,18 @@
 
 namespace holdfast::apps::timeline {
 
-// printable(), and for XML: its marks are escaped too.
+// printable(), with XML's special characters escaped as well.
 std::string escaped(std::string_view text);
 
-// With at most two digits after the point.
+// The number with at most two digits after the point.
 std::string coordinate(double value);
 
-// About how wide a text is, in the fonts that there may be.
+// About how wide a text is, whichever of the fonts is there.
 double text_width(std::string_view text, double size);
 
 class Svg {
  public:
-  // `style`: further attributes, ours.
+  // `style`: further attributes. It is not escaped, so it must not contain text from traces.
   void rect(double x, double y, double width, double height, std::string_view style,
             std::string_view tooltip = {});
   void line(double x1, double y1, double x2, double y2, std::string_view style);

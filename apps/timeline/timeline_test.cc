@@ -1,4 +1,4 @@
-// The picture of a job: reading its traces, its lanes and recoveries, and the drawing.
+// `holdfast timeline`: reading traces, the lanes and recoveries of a history, and the drawing.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -181,8 +181,8 @@ TEST(Read, TakesTheNewestRunOfAFolder) {
   EXPECT_EQ(files[0].pid, 7);
 }
 
-// The first line of a trace of a host that has been up for `up_s`, at this second by the wall
-// clock.
+// The first line of a trace, on a host that has been up for `up_s` seconds when its wall clock is
+// at `wall_s`.
 std::string clock(std::int64_t up_s, std::string_view boot, std::int64_t wall_s) {
   return at(up_s * 1000, "clock",
             cat(R"("boot":")", boot, R"(","wall_ns":)", wall_s * 1'000'000'000));
@@ -195,7 +195,8 @@ TEST(Read, SetsTheTracesOfSeveralHostsOnOneClock) {
   };
   write("agent-a-1.jsonl", clock(1000, "A", 5000) + at(1'000'001, "start", "") +
                                at(1'009'000, "died", R"("detected_ns":1008000000000)"));
-  write("worker-a-2.jsonl", clock(1001, "A", 9999) + at(1'001'000, "start", ""));  // It was set.
+  // The wall clock of host A was set meanwhile.
+  write("worker-a-2.jsonl", clock(1001, "A", 9999) + at(1'001'000, "start", ""));
   write("worker-b-1.jsonl", clock(20, "B", 5002) + at(20'500, "start", "") +
                                 R"({"t_ns":21000000000,"event":"step","rank":1,"step":7})"
                                 "\n");
@@ -204,7 +205,7 @@ TEST(Read, SetsTheTracesOfSeveralHostsOnOneClock) {
   ASSERT_EQ(traces->files.size(), 3U) << "all are of one run";
   ASSERT_EQ(traces->complaints.size(), 1U);
   EXPECT_TRUE(has(traces->complaints[0], "of 2 hosts"));
-  const auto& files = traces->files;  // By their first event.
+  const auto& files = traces->files;  // In the order of their first events.
   EXPECT_EQ(files[0].host, "a");
   EXPECT_EQ(files[0].events[0].t_ns, 1'000'001'000'000);
   EXPECT_EQ(files[0].events[1].detected_ns, 1'008'000'000'000);
@@ -237,7 +238,7 @@ TEST(Read, NoClockMovesATimeBeyondAllBounds) {
 TEST(Lanes, HaveTheSuccessorThePromotedSpareAndTheNextScheduler) {
   const auto files = job();
   const auto history = history_of(files);
-  EXPECT_EQ(lane(history, "node 1"), nullptr);  // Rehearsals have no part in the job.
+  EXPECT_EQ(lane(history, "node 1"), nullptr);  // Rehearsing processes get no lane.
   const auto* rank = lane(history, "rank 1");
   ASSERT_NE(rank, nullptr);
   ASSERT_EQ(rank->bars.size(), 2U);
@@ -271,7 +272,7 @@ TEST(Recovery, HasThePhasesOfTheScheduler) {
   EXPECT_EQ(one.steps_lost, 0U);
 }
 
-// Every tag that opens is closed, in order; there is no '&' but of the known ones.
+// Every tag that opens is closed, in order, and every '&' begins a known entity.
 void expect_well_formed(const std::string& xml) {
   std::vector<std::string> open;
   for (std::size_t from = xml.find('<'); from != std::string::npos;
@@ -313,7 +314,7 @@ TEST(Drawing, IsWellFormedAndHasItsNumbers) {
   EXPECT_FALSE(has(svg, "href"));
 }
 
-// From 0 to 15 ms, with an eighth on each side: a phase's width is its share of the 15 ms.
+// The panel shows the 12 ms of a recovery and an eighth more on each side, so 15 ms.
 TEST(Drawing, HasThePhasesWhereTheyBelong) {
   const auto files = job();
   const auto svg = draw(history_of(files), {});

@@ -39,8 +39,8 @@ class Cluster {
     std::int64_t pid = 0;
   };
 
-  // Joins the job that the environment names, and waits until all ranks have. Made once, in the
-  // main thread. In the scheduler's process the job is served in here and the process exits.
+  // Joins the job that the environment names, and waits until all ranks have joined. Make it once,
+  // in the main thread. In the scheduler's process it serves the job and then exits the process.
   Cluster();
   // Without leave() before, this rank counts as failed once its process ends.
   ~Cluster();
@@ -49,55 +49,58 @@ class Cluster {
 
   [[nodiscard]] int rank() const { return place_.rank; }
   [[nodiscard]] int size() const { return place_.world_size; }
-  [[nodiscard]] int local_rank() const { return local_rank_; }  // Among those of its host.
+  [[nodiscard]] int local_rank() const { return local_rank_; }  // Among the ranks of this host.
   [[nodiscard]] std::uint64_t generation() const { return hf_generation(session_); }
   [[nodiscard]] std::uint64_t rounds_made() const { return hf_version(session_); }
 
   // Key-values of the job (c.h, hf_kv_put): the first value of a key stays until the job's end. So
   // a round that is made again puts and reads what it did before.
   void put(const std::string& key, const std::string& value);
-  // Nothing: the key has no value, also after `limit`.
+  // Waits for a value, `limit` at most (0: only looks; negative: no limit). nullopt: there is none.
   [[nodiscard]] std::optional<std::string> get(const std::string& key,
                                                std::chrono::milliseconds limit = {});
 
-  // Values that change: each of a key has a version, 1, 2, ... A round that is made again sets
-  // again, so what has to be equal then is put.
+  // Values that change. Each value of a key has a version: 1, 2, ... A round that is made again
+  // sets its values again, so put() what must be equal then.
   struct Value {
     std::string value;
     std::uint64_t version = 0;
   };
-  // Nothing: the key has no version newer than `newer_than`, also after `limit`.
+  // Like get(), but waits for a version newer than `newer_than`.
   [[nodiscard]] std::optional<Value> read(const std::string& key,
                                           std::chrono::milliseconds limit = {},
                                           std::uint64_t newer_than = 0);
-  // The version that this value has.
+  // Returns the version of this value.
   std::uint64_t set(const std::string& key, const std::string& value);
-  // The same, if the key is at the expected version (0: it has no value). Nothing: it is not.
+  // Sets the value only if the key is at the expected version (0: it has no value). nullopt: it is
+  // at another one.
   [[nodiscard]] std::optional<std::uint64_t> compare_and_set(const std::string& key,
                                                              const std::string& value,
                                                              std::uint64_t expected);
 
-  // Runs `body` as the next round on all ranks. Whether the round was made; else a process was lost
-  // and the caller makes it again. Exceptions of `body` pass through.
+  // Runs `body` as the next round on all ranks. Returns whether the round was made. False: a
+  // process was lost; call it again to make the same round. Exceptions of `body` pass through.
   template <class Body>
   [[nodiscard]] bool make_round(Body body);
 
-  // Within a round, in the same order on all ranks. They do not return if a process is lost.
+  // The next three are called within a round, in the same order on all ranks. If a process is lost,
+  // they leave `body` by an exception that make_round() catches.
   void barrier();
-  // `mine` of each rank, in rank order. It may have another size on each.
+  // `mine` of every rank, in rank order. Its size may differ between ranks.
   [[nodiscard]] std::vector<std::string> all_gather(const std::string& mine);
-  // The processes of this round, by rank. They change with generation(): a program that remembers
-  // them asks in the first round of each, on all ranks.
+  // The processes of this round, by rank. They may change with generation(): a program that
+  // remembers them calls this again in the first round of each generation, on all ranks.
   [[nodiscard]] std::vector<Host> hosts();
-  // Within a round: the value of a key, once a rank has put it; of a version newer than this one.
+  // Within a round: waits until the key has a value, or a version newer than `newer_than`. If a
+  // process is lost, they leave `body` as the three above do.
   [[nodiscard]] std::string wait_for(const std::string& key);
   [[nodiscard]] Value wait_newer(const std::string& key, std::uint64_t newer_than);
 
-  // This rank has made its last round, as all others have.
+  // Call it on all ranks after the last round: this rank's part of the job has ended well.
   void leave() { check(hf_end(session_)); }
 
  private:
-  struct RoundLost {};  // Ends `body`.
+  struct RoundLost {};  // Thrown to leave `body` when a process is lost.
 
   static void check(hf_status status) {
     if (status != HF_OK) throw Failure(hf_last_error());

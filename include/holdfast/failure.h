@@ -5,8 +5,9 @@
 
 namespace holdfast {
 
-// What ends a training: the user's error or the world's. what() is one sentence: what
-// is wrong with which thing, and what to do. A fault that Holdfast recovers from is never one.
+// An error that ends the training: a mistake of the user's, or a disk, host or scheduler that
+// failed. what() is one sentence: what is wrong with which thing, and what to do. A fault that
+// Holdfast recovers from is never thrown.
 class Failure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -14,15 +14,16 @@ struct JobParts;
 
 class Job {
  public:
-  // Ends this rank's part of the job in good order. Waits until the scheduler knows, at most for
-  // HOLDFAST_SCHEDULER_TIMEOUT. While an exception is in flight it does not: then the rank counts
-  // as failed, and is replaced.
+  // Tells the scheduler that this rank has ended well, and waits for the confirmation
+  // (HOLDFAST_SCHEDULER_TIMEOUT at most). If an exception destroys the Job it tells nothing: the
+  // rank counts as failed, and is replaced.
   ~Job();
   Job(Job&&) noexcept;
   Job& operator=(Job&&) = delete;
 
-  // Both wait until the ranks are given. A spare waits here for a rank that has lost its process:
-  // ask as late as possible, so that all that comes before is ready by then. Throws Failure.
+  // Both wait until this process has its rank. A spare waits here until a rank has lost its
+  // process. So call them as late as possible: what comes before is done by then. They throw
+  // Failure.
   [[nodiscard]] int rank() const;
   [[nodiscard]] int world_size() const;
 
@@ -33,23 +34,23 @@ class Job {
   std::shared_ptr<detail::JobParts> parts_;
 };
 
-// What MindSpore's set_ps_context says of the secure channel, with its names.
+// The TLS arguments of MindSpore's set_ps_context(), under the same names.
 struct PsContext {
   std::string config_file_path;  // config.json: docs/security.md.
   bool enable_ssl = false;
-  std::string client_password;  // Empty: from where the settings say.
+  std::string client_password;  // Either one empty: taken from where the settings say.
   std::string server_password;
 };
 
-// Before init(): with `enable_ssl`, all connections of this process to its scheduler are under
+// Call it before init(). With `enable_ssl`, all connections of this process to its scheduler use
 // mutual TLS (docs/security.md). Wipes both passwords. Throws Failure for a wrong file or password,
-// naming it; if it is caught, init() fails.
+// and names it; if the program catches that, init() fails.
 void set_ps_context(PsContext&& context);
 
-// Joins the job that the environment names (docs/settings.md; msrun sets it). Without MS_ROLE the
-// process trains alone. In the scheduler's process the job is served in here and the process exits:
-// what follows never runs there. Returns at once otherwise. Call it once, in the main thread, first
-// of all. Throws Failure for a wrong setting, naming it.
+// Joins the job that the environment names (docs/settings.md; msrun sets it), and returns at once.
+// Without MS_ROLE the process trains alone. In the scheduler's process init() does not return: it
+// serves the job and exits the process. Call it once, in the main thread, before all else. Throws
+// Failure for a wrong setting, and names it.
 [[nodiscard]] Job init();
 
 }  // namespace holdfast

@@ -1,19 +1,21 @@
-// State: what is trained. It keeps all that the next step depends on where the death of a process
-// can not harm it, makes the steps of all ranks one, and repeats a step in which a fault came.
+// State: the model that is trained. It keeps all that the next step depends on where the death of a
+// process can not harm it. It makes each step on all ranks or on none, and repeats a step in which
+// a fault came.
 //
 // What a step may depend on, and who keeps it:
 //   parameters, optimizer      in memory that outlives the process
 //   buffers (batch norm, ...)  the same, each rank its own; a step that is repeated finds them as
 //                              they were. So are parameters that require no gradient.
 //   random numbers             torch's generator is seeded anew at each step's start, from
-//                              (shuffle_seed, rank, step); so is what transforms draw in fetching
+//                              (shuffle_seed, rank, step), before the batch is fetched and
+//                              transformed
 //   order of samples           a pure function of (shuffle_seed, epoch, index)
 //   learning rate              a pure function of the step (holdfast/optimizer.h)
 //   your own values            keep() them
 //
-// Parameters and optimizer are the same on all ranks. After a fault, after so many steps that it
-// costs a thousandth of their time, and at the end of a loop that makes all its steps, the ranks
-// compare what they hold. Where one holds other values, it changed them itself; the job ends with a
+// Parameters and optimizer are the same on all ranks. The ranks compare them after a fault, at the
+// end of a loop that makes all its steps, and in between so seldom that it costs a thousandth of
+// the time. If a rank holds other values, its program has changed them: the job ends with a
 // sentence that names rank, tensor and step (HOLDFAST_DRIFT=warn: goes on).
 //
 // The gradient of a step is the mean over ranks: each rank's backward pass starts from
@@ -46,18 +48,19 @@ namespace holdfast {
 // same size. Holdfast compares these at the start and after a fault. A difference ends the job with
 // a sentence that names it.
 struct StepsOptions {
-  // In all, counted from the first step ever: a loop that is entered again with the same number
-  // makes none, and one with a number more makes one epoch.
+  // The total, counted from the first step ever: a second loop with the same number makes no step,
+  // and one with a number higher by one makes one epoch.
   std::uint64_t epochs = 1;
-  std::size_t batch = 32;  // Samples per rank and step. What does not fill a last step is left out.
-  std::uint64_t shuffle_seed = 0;  // Of the samples' order and of torch's generator in each step.
-  std::uint64_t max_steps = std::numeric_limits<std::uint64_t>::max();  // In all, as epochs.
-  // The greatest norm of a step's gradients, all parameters' together, after the sum over the ranks
-  // and before the update; 0: any. As torch::nn::utils::clip_grad_norm_, but the update alone sees
-  // it: grad() stays as it was. A process that ends another's step clips alike.
+  std::size_t batch = 32;  // Samples per rank and step. Samples too few for a step are left out.
+  std::uint64_t shuffle_seed = 0;  // Seeds the order of samples, and torch's generator.
+  std::uint64_t max_steps = std::numeric_limits<std::uint64_t>::max();  // A total, as `epochs`.
+  // Clips the gradients of a step to this norm, all parameters' together, after the sum over the
+  // ranks and before the update; 0: no clipping. Like torch::nn::utils::clip_grad_norm_, except
+  // that grad() keeps its values. A process that finishes another's step clips in the same way.
   double clip_norm = 0;
-  // Loops over several data sets, in turns: give each its epochs. A loop that begins within an
-  // epoch goes on at its next step, which a shorter data set may not have (Failure).
+  // To train on several data sets in turns, end each loop with an epoch, by `epochs`. A loop that
+  // begins within an epoch goes on at that epoch's next step; a shorter data set may not have it
+  // (Failure).
 };
 
 template <class Dataset>
@@ -65,15 +68,15 @@ class Steps;
 
 class State {
  public:
-  // `module`: a module holder (TORCH_MODULE), or a std::shared_ptr to a module. Returns at once and
-  // does not ask for the rank; until the first step the module is used as it is, and then has rank
-  // 0's values in all ranks. Parameters must be float32 on the CPU. One State in a process.
+  // `module`: a module holder (TORCH_MODULE), or a std::shared_ptr to a module. Returns at once,
+  // without waiting for the rank. Until the first step the module has its own values; from then on
+  // all ranks have rank 0's. Parameters must be float32 on the CPU. One State in a process.
   //
-  // What the module has now is kept, and trained if it is a parameter that requires a gradient now.
-  // A layer, a gradient or another tensor that comes later is a Failure (one that comes in the
-  // middle of a loop: at the next loop), and so is torch::load() into the module after the first
-  // steps(), version(), epoch() or digest(). Before them it does no harm in a process that replaces
-  // another: that goes on from its predecessor's values all the same.
+  // All that the module has now is kept. Parameters that require a gradient now are trained. It is
+  // a Failure to add a layer, to require another gradient or to replace a tensor later (a layer
+  // that is added in the middle of a loop is noticed at the next loop). So is torch::load() into
+  // the module after the first steps(), version(), epoch() or digest(). Before these, torch::load()
+  // is harmless: a process that replaces another takes its predecessor's values in any case.
   template <class Impl>
   State(Job& job, const torch::nn::ModuleHolder<Impl>& module, Optimizer optimizer)
       : State(job, module.ptr(), std::move(optimizer), forward_of(*module)) {}
@@ -81,7 +84,7 @@ class State {
   State(Job& job, const std::shared_ptr<Module>& module, Optimizer optimizer)
       : State(job, std::static_pointer_cast<torch::nn::Module>(module), std::move(optimizer),
               forward_of(*module)) {}
-  // As ~Job. The module keeps its values, in memory of its own.
+  // Ends this rank's training as ~Job does. The module keeps its values, in memory of its own.
   ~State();
   State(const State&) = delete;
   State& operator=(const State&) = delete;
@@ -90,11 +93,12 @@ class State {
   // the step. `data`: a torch::data data set whose get_batch() gives examples (they are stacked) or
   // a batch, e.g. data.map(transforms::Stack<>()); its size is known and the same in all ranks.
   //
-  // The step is made, on all ranks or on none, when the loop's body has ended: it takes its samples
-  // from the batch and calls step() once. Where a fault came meanwhile, the same batch comes again,
-  // and buffers, kept values and random numbers are as they were. What else the body changes is
-  // yours: a body may run twice for one step, and a process that replaces another starts with the
-  // step after the last. A body left by break or return makes no step: the state is that before it.
+  // The loop's body takes its samples from the batch and calls step() once. When the body has
+  // ended, the step is made, on all ranks or on none. After a fault the same batch comes again, and
+  // buffers, kept values and random numbers are as they were. All else that the body changes is not
+  // put back: a body may run twice for one step, and a process that replaces another starts with
+  // the step after the last one made. A body left by break or return makes no step: the state stays
+  // as it was before.
   //
   // A spare waits in here, with the network built, the data loaded and one forward and backward
   // pass rehearsed.
@@ -103,32 +107,32 @@ class State {
     return Steps<Dataset>(*this, std::forward<Dataset>(data), options);
   }
 
-  // In the loop's body: the backward pass of `loss` (one number), and the sums over ranks, which
-  // overlap with it. The update is made when the body ends. Of several micro-batches, give the sum
-  // of their losses. The gradients are not yours: one that is changed after the call may be summed
-  // already or not yet, and the ranks would drift apart. StepsOptions::clip_norm clips them.
-  // Whatever is thrown in here has to leave the loop: the step is made no more, and a body that
-  // goes on ends in a Failure.
+  // In the loop's body: makes the backward pass of `loss` (one number), and sums the gradients over
+  // the ranks meanwhile. The update is made when the body ends. For several micro-batches, give the
+  // sum of their losses. Do not change gradients after the call: they may be summed already or not
+  // yet, and the ranks would drift apart. StepsOptions::clip_norm clips them. An exception from
+  // this call has to leave the loop: the step is lost, and a body that goes on ends in a Failure.
   void step(const torch::Tensor& loss);
 
-  // Makes a value of yours part of the state: a repeated step finds it as it was at the step's
-  // start, and a process that replaces another as its predecessor had it at the last step's end.
-  // Before the first steps(); it must outlive this State. Names may not repeat. Change it in the
-  // bodies of steps(): what lies between two loops is run again by a process that replaces another.
+  // Makes `value` part of the state. A repeated step finds the value that it had at the step's
+  // start; a process that replaces another finds its predecessor's, of the last step's end. Call it
+  // before the first steps(). `value` must outlive this State; no name comes twice. Change it only
+  // in the bodies of steps(): a process that replaces another runs the code between two loops
+  // again.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void keep(const std::string& name, T& value) { keep_bytes(name, &value, sizeof value); }
 
-  // Writes what the last step left, as safetensors with the data at a multiple of 4096. Parameters,
-  // buffers and parameters without gradient have their names; the rest are
+  // Writes the state after the last step as a safetensors file, whose data begin at a multiple of
+  // 4096 bytes. Parameters and buffers have their names; the rest are
   // "optimizer.<parameter>.<momentum_buffer, exp_avg or exp_avg_sq>" and "kept.<name>" (bytes).
   // Rank 0 writes, with its own buffers; the others return at once. The file appears whole or not
   // at all, and outlives a loss of power.
   void save(const std::string& path);
 
   [[nodiscard]] std::uint64_t version();  // Steps made so far, over all processes and epochs.
-  [[nodiscard]] std::uint64_t epoch();    // From 0: that of the step under way, or the next.
-  [[nodiscard]] bool replaying() const;   // In a body: it has run for this step before.
+  [[nodiscard]] std::uint64_t epoch();   // Of the step under way or, between two, the next; from 0.
+  [[nodiscard]] bool replaying() const;  // In a body: whether it has run for this step before.
   // Equal for equal states (parameters, optimizer, this rank's buffers and kept values) at equal
   // versions, different for others but for a chance of 2^-64. Reads all of it.
   [[nodiscard]] std::uint64_t digest();
@@ -142,7 +146,7 @@ class State {
 
   State(Job& job, std::shared_ptr<torch::nn::Module> module, Optimizer optimizer, Forward forward);
 
-  // For the rehearsal; a module without such a forward() is not rehearsed.
+  // A spare rehearses the module's forward(); null: it has none for one tensor.
   template <class Module>
   static Forward forward_of(Module& module) {
     if constexpr (requires(const torch::Tensor& x) {
@@ -155,8 +159,8 @@ class State {
   }
 
   void keep_bytes(const std::string& name, void* value, std::size_t bytes);
-  // `fetch` gets the samples of these indices for the body; `rehearsal` gives what it got to the
-  // rehearsal, if that is one tensor.
+  // `fetch` loads the samples of these indices for the body. `rehearsal` gives a spare's rehearsal
+  // the tensor that was loaded; an undefined one if it is no tensor.
   void begin_loop(const StepsOptions& options, std::optional<std::size_t> size, Fetch fetch,
                   std::function<torch::Tensor()> rehearsal);
   bool advance();   // Ends the step whose body has ended and begins the next, if there is one.
@@ -195,7 +199,7 @@ class Steps {
   };
 
   Iterator begin() {
-    const auto size = data_.size();  // Of torch's own optional, in older releases.
+    const auto size = data_.size();  // A c10::optional in older releases of torch.
     state_.begin_loop(
         options_, size ? std::optional<std::size_t>(*size) : std::nullopt,
         [this](const auto& indices) { fetch(indices); }, [this] { return input(); });
@@ -234,7 +238,7 @@ class Steps {
   }
 
   State& state_;
-  Dataset data_;  // A reference where it was given as one.
+  Dataset data_;  // A reference if steps() got an lvalue.
   StepsOptions options_;
   Batch batch_;
   bool done_ = true;
