@@ -1,4 +1,4 @@
-"""Start Holdfast in a process that imports MindSpore: the engine before its code, the shims after.
+"""Start Holdfast where MindSpore is imported: the engine before MindSpore's code, shims after.
 
 In a spare, the import of MindSpore ends only when the spare has a rank. Until then, only the
 program's lines above the import have run. With --rehearse the program goes on to its training.
@@ -15,7 +15,7 @@ from holdfast.mindspore._trainer import Trainer
 
 
 def begin() -> Engine:
-    """Make the engine. A rehearsal ends here."""
+    """Make the engine. A rehearsal of a rank (HOLDFAST_REHEARSE) ends here: it is not offered."""
     if (rank := os.environ.get("HOLDFAST_REHEARSE")) is not None:
         folder = Path(os.environ["HOLDFAST_LIFELINE"]).parent / f"rehearsal-{rank}"
         (folder / "new").write_text("skipped\n0\nranks of MindSpore are not rehearsed yet\n")
@@ -25,7 +25,7 @@ def begin() -> Engine:
 
 
 def finish(engine: Engine) -> None:
-    """Apply the shims to MindSpore, which is imported by now. Then a spare waits for its place."""
+    """Apply the shims to MindSpore. Then a spare waits for its place, or rehearses."""
     from holdfast.mindspore import _shims
 
     _shims.apply(engine, Trainer(engine))

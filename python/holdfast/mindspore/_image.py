@@ -19,18 +19,18 @@ from holdfast._head import Head
 
 _MAGIC: Final = b"hfmsimg1"
 _ALIGN: Final = 64
-OTHERS: Final = "a callback's "  # Before the names of parameters that callbacks hold.
-_ROOM: Final = 2 << 20  # Room to grow, for table and objects.
+OTHERS: Final = "a callback's "  # Prefix of the names of parameters that callbacks hold.
+_ROOM: Final = 2 << 20  # Bytes by which table and objects may grow.
 
 Array = Any  # numpy.ndarray of any type.
-Changes = dict[int, Array]  # Bytes of parameters, by their places in the image.
+Changes = dict[int, Array]  # Bytes of parameters, by their index in the image.
 
 compare: Final = c.CDLL(None).memcmp  # 0: equal.
 compare.argtypes = [c.c_void_p, c.c_void_p, c.c_size_t]
 
 
 def memory(parameter: Any) -> Array:
-    """Return the memory of a parameter, with which the graph computes; never a copy."""
+    """Return the memory of a parameter in which graphs compute; never a copy."""
     return parameter.asnumpy()
 
 
@@ -44,7 +44,7 @@ class Image:
         others: Sequence[Any] = (),
         room: int = 0,
     ) -> None:
-        """Measure the image. `objects`: those that the first image will hold.
+        """Measure the image. `objects`: what the first image will hold besides parameters.
 
         `others`: parameters that are not the network's. `room`: bytes for objects, beyond the
         usual.
@@ -58,7 +58,7 @@ class Image:
         self._offsets = _offsets(self._start, [a.nbytes for a in arrays])
         end = self._offsets[-1] + arrays[-1].nbytes
         self.bytes = end + -end % 4096
-        self.used: tuple[tuple[int, int], ...] = ()  # Of the image that was written last.
+        self.used: tuple[tuple[int, int], ...] = ()  # Ranges of the image that was written last.
         self.digest = hashlib.sha256(self._table).digest()[:16]
 
     def _entries(self, arrays: Sequence[Array]) -> list[Any]:
@@ -69,7 +69,7 @@ class Image:
         return [flat[at : at + a.nbytes] for at, a in zip(self._offsets, arrays)]
 
     def write(self, view: memoryview, objects: dict[str, Any]) -> None:
-        """Fill an image."""
+        """Fill an image with the parameters as they are, and with `objects`."""
         arrays = [memory(p) for p in self._parameters]
         packed = pickle.dumps(objects, pickle.HIGHEST_PROTOCOL)
         head = Head(self._table, packed, self._start)
