@@ -104,10 +104,7 @@ class Worker(KeyValues):
         return self._handle.value
 
     def stop(self) -> None:
-        """Disconnect from the job. Requires: sessions and groups are closed.
-
-        Does nothing while a session waits for the end of the process (end_on_exit()).
-        """
+        """Disconnect, unless end_on_exit() is to do so. Requires: sessions, groups are closed."""
         if self._handle.value and not self._stops_on_exit:
             lib.hf_stop(self._handle)
             self._handle.value = None
@@ -138,10 +135,7 @@ class Worker(KeyValues):
         return None if rank < 0 else rank
 
     def identity(self) -> Place:
-        """Wait for this process's place and return it.
-
-        A spare waits until it is needed. If the job ends before, the process exits with code 0.
-        """
+        """Wait for this process's place. A spare that is never needed exits here with code 0."""
         place = CPlace()
         interruptibly(lambda: check(lib.hf_identity(self.handle, c.byref(place))))
         return Place(
@@ -175,11 +169,9 @@ class Worker(KeyValues):
     ) -> Session:
         """Open the state. `parameters` holds names with their numbers of float32 elements.
 
-        `own_private`: each rank has private bytes of its own (HF_PRIVATE_OWN). `own_later`: version
-        0 is rank 0's on all ranks, later versions are each rank's own (HF_PRIVATE_OWN_LATER).
-        Neither: a rank that has lost its private bytes gets those of another rank.
-        `common_bytes`: with own_private, the number of first private bytes that are the same on all
-        ranks from version 1 on.
+        Private bytes are each rank's own with `own_private`, but the first `common_bytes` of them
+        are equal on all ranks from version 1 on. `own_later`: they are each rank's own from version
+        1 on. Neither: a rank that has lost them gets those of another rank.
         """
         flags = (_PRIVATE_OWN if own_private else 0) | (_PRIVATE_OWN_LATER if own_later else 0)
         return Session(self, parameters, optimizer, (private_bytes, common_bytes), flags)
@@ -259,10 +251,7 @@ class Session:
         return self._handle.value
 
     def close(self) -> None:
-        """Unmap the state, which makes every view of it invalid.
-
-        Without end() before, this rank counts as lost when its process ends.
-        """
+        """Unmap the state; views of it become invalid. Without end(), the rank is lost."""
         if self._handle.value:
             self._worker._stops_on_exit = False
             lib.hf_close(self._handle)
@@ -398,10 +387,7 @@ class Session:
         check(lib.hf_reduce(self.handle, offset, count))
 
     def end_step(self, step: Step) -> bool:
-        """End the step. True: it is void, so restore from private(version) and make it again.
-
-        A fault is recovered from in here.
-        """
+        """End the step. True: a fault made it void, so restore and make it again."""
         native = CStep(
             _position(step.position),
             step.loss,
