@@ -156,6 +156,56 @@ TEST(Rehearsal, OfAProgramThatDoesNotKeepAllNamesWhatDiffersFirst) {
   interrupt(job);
 }
 
+std::string whole(const std::string& path) {
+  const auto bytes = os::read_file(path);
+  return bytes ? *bytes : "";
+}
+
+// 50 by hand: HOLDFAST_TEST_FLIPS=50 HOLDFAST_TEST_STEPS=15000.
+TEST(Rehearsal, FindsEachWrongGradientAndTheRank) {
+  const auto number = [](const char* name, int usual) {
+    const char* text = ::getenv(name);
+    return text == nullptr ? usual : std::stoi(text);
+  };
+  const int wanted = number("HOLDFAST_TEST_FLIPS", 3);
+  Job job("rehearsal-flips");
+  job.environment.emplace_back("HOLDFAST_REHEARSAL_INTERVAL=0");
+  auto command = toy_command(job, number("HOLDFAST_TEST_STEPS", 4000));
+  command.insert(command.begin(), {"--join", "True", "--worker_num", "2", "--spares", "1"});
+  auto flipping = command;
+  flipping.insert(flipping.end(), {"--flips", cat(wanted)});
+  job.launch(flipping);
+  ASSERT_EQ(job.wait(600), 0) << job.output();
+  const std::string log = whole(job.logs + "/rehearsal_1.log");
+  std::ifstream flips(job.folder + "/out/flips");
+  int found = 0;
+  for (Version step = 0; flips >> step; ++found) {
+    EXPECT_TRUE(has(log, cat(", step ", step, ": differs: gradient ", step % 3, '\n'))) << log;
+    if (found < 5) {
+      EXPECT_TRUE(has(job.output(), cat("rank 1 came to something else in step ", step, " than ")))
+          << job.output();
+    }
+  }
+  EXPECT_EQ(found, wanted);
+  EXPECT_EQ(count(log, ": differs: "), static_cast<std::size_t>(wanted)) << log;
+  EXPECT_FALSE(has(job.output(), "rank 0 ")) << job.output();
+  EXPECT_FALSE(has(whole(job.logs + "/rehearsal_0.log"), "differs"));
+
+  Job same("same-flips");  // Without rehearsals.
+  same.environment.emplace_back("HOLDFAST_REHEARSALS=0");
+  command[std::size_t(std::find(command.begin(), command.end(), "--out") - command.begin()) + 1] =
+      same.folder + "/out";
+  std::filesystem::create_directories(same.folder + "/out");
+  command.insert(command.end(), {"--flips-of", job.folder + "/out/flips"});
+  same.launch(command);
+  ASSERT_EQ(same.wait(600), 0) << same.output();
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::string state = whole(cat(job.folder, "/out/rank-", rank));
+    EXPECT_FALSE(state.empty());
+    EXPECT_EQ(state, whole(cat(same.folder, "/out/rank-", rank)));
+  }
+}
+
 TEST(Rehearsal, ThatDiffersEndsAStrictJob) {
   Job job("rehearsal-strict");
   launch(job, "say \"differs\\n7\\nthe gradient of w\\n\"", {"--strict_rehearsals"});

@@ -1,4 +1,4 @@
-// Reads a number that is the whole of a text.
+// Reads a text that is one number and nothing else.
 #pragma once
 
 #include <charconv>
@@ -7,7 +7,7 @@
 
 namespace holdfast {
 
-// False: the text is another one; then `number` may have been changed.
+// False: the text is no such number, or it does not fit. Then `number` may have been changed.
 template <class Number>
 [[nodiscard]] bool read_number(std::string_view text, Number& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

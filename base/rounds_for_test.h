@@ -1,5 +1,6 @@
-// How often a test repeats itself, or how much it moves. Under a sanitizer all takes ten times as
-// long, and what that finds seldom hides from a quarter of it; the usual build does it all.
+// How many rounds a test makes, or how much data it moves: all in the usual build, a quarter under
+// a sanitizer. A sanitizer makes everything ten times slower, and a quarter nearly always shows
+// what it can find.
 #pragma once
 
 #include <cstdint>

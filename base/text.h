@@ -1,6 +1,6 @@
 // cat(a, b, ...): builds a sentence from strings and whole numbers; ordinal(4): "4th";
 // counted(1, "worker"): "1 worker"; all_of(4, "worker"): "all 4 workers";
-// host_and_port(host, port): where somebody listens; endpoint_in(text): the same, read;
+// host_and_port(host, port): the address of a listener; endpoint_in(text): parses such an address;
 // is_plain_name(text); edit_distance(a, b): how alike two names are.
 #pragma once
 
@@ -50,8 +50,9 @@ template <class... Args>
   return number == 1 ? cat("the one ", what) : cat("all ", counted(number, what));
 }
 
-// Whatever is no printable letter of ASCII becomes '?': neither a terminal nor XML gets more of
-// what a peer or a file says. So does each byte of a letter beyond ASCII, which may be cut off.
+// Replaces every byte that is not printable ASCII by '?', so that the text of a peer or a file is
+// safe for a terminal and for XML. This includes each byte of a UTF-8 letter, which may have been
+// cut in two.
 [[nodiscard]] inline std::string printable(std::string_view text) {
   std::string out(text);
   std::replace_if(
@@ -59,7 +60,8 @@ template <class... Args>
   return out;
 }
 
-// "host:8118"; "[::1]:8118" of an IPv6 address, whose own colons would hide the port.
+// "host:8118". An IPv6 address gets brackets, since its own colons would hide the port:
+// "[::1]:8118".
 [[nodiscard]] inline std::string host_and_port(std::string_view host, std::uint16_t port) {
   const bool needs_brackets = host.find(':') != std::string_view::npos && host.front() != '[';
   return needs_brackets ? cat('[', host, "]:", port) : cat(host, ':', port);
@@ -70,7 +72,7 @@ struct Endpoint {
   std::uint16_t port = 0;
 };
 
-// Nothing: it is none.
+// Parses what host_and_port() writes. nullopt: the text is no such address, or the port is 0.
 [[nodiscard]] inline std::optional<Endpoint> endpoint_in(std::string_view text) {
   const auto colon = text.rfind(':');
   if (colon == std::string_view::npos || colon == 0) return std::nullopt;
@@ -83,8 +85,8 @@ struct Endpoint {
   return found;
 }
 
-// Whether it can be a file's name wherever it is put: 1 to 100 letters, digits, '.', '_' and '-',
-// and no '.' first.
+// Whether the text is safe as a file name: 1 to 100 letters, digits, '.', '_' and '-', and no '.'
+// first.
 [[nodiscard]] inline bool is_plain_name(std::string_view text) {
   constexpr std::string_view kAllowed =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
@@ -92,7 +94,7 @@ struct Endpoint {
          text.find_first_not_of(kAllowed) == std::string_view::npos;
 }
 
-// How many letters have to be changed, added or removed to make one of the other.
+// Levenshtein distance: how many bytes must be changed, added or removed to turn `a` into `b`.
 [[nodiscard]] inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;

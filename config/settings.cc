@@ -106,12 +106,12 @@ Status parse(const Row& row, std::string_view text, Duration& out) {
   return {};
 }
 
-// As addresses with a port are written: "[::1]".
+// "[::1]" is how an IPv6 address is written before a port.
 void drop_brackets(std::string& host) {
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
 }
 
-// Its digits look like a rank, but ranks begin with 0.
+// Refuses a negative number, which looks like a rank.
 Status check_node_id(const std::string& node_id) {
   const bool negative = node_id.size() > 1 && node_id[0] == '-' &&
                         node_id.find_first_not_of("0123456789", 1) == std::string::npos;

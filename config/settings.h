@@ -21,7 +21,7 @@ enum class Drift : std::uint8_t { kEnd, kWarn };
 inline constexpr Duration kNever = std::chrono::hours(24 * 365);  // "never ends", in practice
 inline constexpr std::int64_t kMostWorkers = 10'000;              // collective::Group::kMaxRanks
 
-// How a value is written. The range is that of kWhole and kSeconds.
+// How a value is written. A row's lowest and highest are for kWhole and kSeconds.
 enum class Kind : std::uint8_t {
   kRole,
   kText,
@@ -32,7 +32,7 @@ enum class Kind : std::uint8_t {
   kSeconds,  // Decimals allowed; a negative number is kNever.
   kDrift,
   kSecret,   // A password. Its value is not kept: see take_secret().
-  kProcess,  // Its number, start time and PID namespace, with ':' between.
+  kProcess,  // A process: pid, start time and PID namespace, with ':' between.
 };
 
 // Whether a password is set. Settings are copied and traced, so they never hold one.
@@ -167,8 +167,8 @@ struct Settings {
 #define HF_FIELD(field, type, ...) type field{};
   HF_SETTINGS(HF_FIELD)
 #undef HF_FIELD
-  // What another launcher set, if it gave this process a rank: "OMPI_COMM_WORLD_SIZE=2". It is
-  // no setting of ours.
+  // The variable by which another launcher (mpirun) has told this process the world's size:
+  // "OMPI_COMM_WORLD_SIZE=2". This is no setting of Holdfast.
   std::string other_launcher;
   std::int32_t other_size = 1;
 };
@@ -185,7 +185,8 @@ struct Row {
 };
 std::span<const Row> table();
 
-// What HOLDFAST_AGENT names: one process of its PID namespace, for good.
+// The process that HOLDFAST_AGENT names. Within a PID namespace, pid and start time name one
+// process for good.
 struct ProcessName {
   std::int32_t pid = 0;
   std::uint64_t start_time = 0;
@@ -205,7 +206,7 @@ std::string take_secret(char** environment, std::string_view variable);
 // The allowed values of `row`, in words: "a whole number from 1 to 65535".
 std::string allowed(const Row& row);
 
-// docs/settings.md.
+// The text of docs/settings.md.
 std::string markdown();
 
 // Reads "NAME=value" strings up to a null pointer, as the variable `environ` has them. A

@@ -11,7 +11,7 @@ namespace {
 struct Gone {
   std::string_view variable;
   const char* instead;
-  const char* harmless = nullptr;  // With this value nothing is missed.
+  const char* harmless = nullptr;  // With this value the variable gives no warning.
 };
 
 constexpr std::array kGone = {

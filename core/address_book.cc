@@ -15,7 +15,7 @@ namespace holdfast {
 namespace {
 
 constexpr std::uint32_t kMostPorts = 65536;
-constexpr std::size_t kUsualBytes = 36;  // Of a place, where its name is made of it.
+constexpr std::size_t kUsualBytes = 36;  // Typical size of one place in the digest's input.
 
 void append(std::string& bytes, std::uint32_t number) {
   bytes.append(reinterpret_cast<const char*>(&number), sizeof(number));
@@ -34,9 +34,9 @@ std::uint64_t name_of(const std::vector<PeerPlace>& places) {
   return std::max<std::uint64_t>(1, digest(std::as_bytes(std::span(bytes))));
 }
 
-struct Parts {  // Of an endpoint.
+struct Parts {  // An endpoint, split.
   std::string_view address;
-  std::uint32_t port = 0;  // 0: the address is all that it says.
+  std::uint32_t port = 0;  // 0: the endpoint is an address without a port.
 };
 
 Parts split(std::string_view endpoint) {
@@ -59,7 +59,8 @@ std::string joined(const std::string& address, std::uint32_t port) {
   return endpoint.append(digits.data(), written.ptr);
 }
 
-// Says where ranks are, one after the other. Those of one host differ in their ports only.
+// Adds places to a message. Ranks of one host differ only in their ports, so each address is
+// written once.
 class Writer {
  public:
   explicit Writer(wire::Addresses& said) : said_(said) {}
@@ -84,7 +85,7 @@ class Writer {
   using Key = std::tuple<std::uint32_t, std::uint32_t, std::string_view>;
   wire::Addresses& said_;
   std::map<Key, std::uint32_t> numbers_;
-  Key key_;  // That of the last one.
+  Key key_;  // The key of the place added last.
   std::uint32_t number_ = 0;
 };
 

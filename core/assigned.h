@@ -1,4 +1,4 @@
-// What the scheduler says that this rank shall do, on its way from the member to the trainer.
+// An assignment of the scheduler, as the member machine passes it to the trainer machine.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,10 @@ namespace holdfast {
 
 struct Assigned {
   wire::Assignment part;
-  bool is_first = false;  // On this connection: what was said on older ones may be lost.
-  std::shared_ptr<const AddressBook> peers;  // Empty: all share one memory. Null: not known yet.
+  // The first on this connection. What this rank sent on older connections may be lost.
+  bool is_first = false;
+  // Empty: all ranks share one memory. Null: not known yet.
+  std::shared_ptr<const AddressBook> peers;
 };
 
 }  // namespace holdfast

@@ -10,8 +10,8 @@ namespace holdfast {
 
 struct Holding {
   Version version = kNoVersion;      // kNoVersion: nothing (a fresh or lost arena).
-  Version staged = kNoVersion;       // version, or version + 1 where that step was staged.
-  bool private_is_own = false;       // Its private part is no other rank's.
+  Version staged = kNoVersion;       // `version`, or `version` + 1 if that step is staged.
+  bool private_is_own = false;       // It has a private part, which no other rank can replace.
   std::vector<wire::HeldCopy> held;  // What this rank holds for others.
   bool operator==(const Holding&) const = default;
 };

@@ -15,7 +15,7 @@
 
 namespace holdfast {
 
-// The place of `E` among the alternatives of the variant `Event`.
+// The index of `E` among the alternatives of the variant `Event`.
 template <class Event, class E, std::size_t I = 0>
 constexpr std::size_t event_index() {
   static_assert(I < std::variant_size_v<Event>, "no such event");
@@ -31,7 +31,7 @@ struct Transition {
   State from;
   std::size_t event;
   State to;
-  const char* remark = "";  // When, or why. For readers.
+  const char* remark = "";  // When or why; only for readers of the table.
 };
 
 template <class State>

@@ -18,7 +18,7 @@ TEST(ChildWatch, SeesEveryChildEndOnce) {
   for (int i = 0; i < kChildren; ++i) {
     auto child = os::spawn({.argv = {"/bin/sh", "-c", cat("exit ", i)}});
     ASSERT_TRUE(child);
-    if (i == 0) {  // This one is dead before anyone watches it.
+    if (i == 0) {  // This child is dead before the loop watches it.
       pollfd poller{child->pidfd.get(), POLLIN, 0};
       ASSERT_EQ(::poll(&poller, 1, 60'000), 1);
     }

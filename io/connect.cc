@@ -1,4 +1,4 @@
-// connect().
+// connect() and probe().
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -99,7 +99,7 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
     try_next_later();
   }
 
-  // Who listens there is none of the job, or does not take this process for one.
+  // The process that listens there and this one do not take each other for members of one job.
   void next_after(const Error& refusal) {
     refusal_ = Error{refusal.blame, cat("cannot connect to ", where(), ": ", refusal.what)};
     proving_.reset();
@@ -121,7 +121,8 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
     }
     proving_ = std::make_shared<Proving>(loop_, std::move(socket_), membership_,
                                          Proving::Side::kClient, host_);
-    // The timer holds this attempt. If it were held here too, neither would go with the loop.
+    // Holds this attempt weakly: the timer holds it, and with a second holder neither would go with
+    // the loop.
     proving_->begin([weak = weak_from_this()](Result<Proven> proven) {
       const auto self = weak.lock();
       if (!self || !self->answer_) return;
@@ -188,7 +189,7 @@ void connect_proven(Loop& loop, const std::string& host, std::uint16_t port, Mem
 void connect(Loop& loop, const std::string& host, std::uint16_t port, Membership membership,
              Duration timeout, std::function<void(Result<std::shared_ptr<Connection>>)> on_result,
              ConnectionOptions options) {
-  // The attempt has the membership, and with it the context.
+  // Weak: the attempt holds the membership, and with it the context.
   std::weak_ptr<tls::Context> watched = membership.tls;
   connect_proven(loop, host, port, std::move(membership), timeout,
                  [&loop, watched = std::move(watched), on_result = std::move(on_result),

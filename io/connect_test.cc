@@ -50,7 +50,7 @@ Attempted try_to_connect(const std::string& host, std::uint16_t port, Duration t
     ++attempted.answers;
     if (!result) attempted.error = result.error().what;
     loop.after(milliseconds(50),
-               [&] { loop.stop(); });  // Room for a second answer, if there is one.
+               [&] { loop.stop(); });  // Time for a second answer, if there is one.
   });
   EXPECT_EQ(attempted.answers, 0) << "never inside the call";
   run_to_stop(loop);

@@ -19,7 +19,8 @@ namespace {
 using Tcp = asio::ip::tcp;
 
 constexpr Duration kLinger = std::chrono::seconds(2);
-constexpr std::size_t kKeptBytes = std::size_t{1} << 20;  // Of a queue, beyond what has to be sent.
+// Memory that a queue keeps once all is sent.
+constexpr std::size_t kKeptBytes = std::size_t{1} << 20;
 constexpr int kTurns = 16;  // Reads of one connection, before another one's.
 
 // A connected, guarded socket and what waits to be sent. Pending operations hold it.
@@ -102,7 +103,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
       if (outcome == Outcome::kDone) {
         if (!closing_ && !is_deaf_) reader_.feed({incoming().data(), bytes});
         if (!take_messages()) return;
-        // That was all there is, so another try would be for nothing.
+        // All that had come is read, so another try would bring nothing.
         const bool is_all = bytes < incoming().size() && !stream_.is_under_tls();
         if (is_all && !write_wants_to_read_) return wait_to_read(Outcome::kWantsToRead);
         continue;
@@ -113,7 +114,8 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
       }
       return ended(outcome) ? read_no_more(outcome) : wait_to_read(outcome);
     }
-    // The others have their turn; under TLS, the socket does not tell of bytes that are there.
+    // Other connections have their turn. Posted, because under TLS the socket does not tell of
+    // bytes that were read already.
     loop_.post([self = shared_from_this()] { self->read(); });
   }
 
@@ -137,7 +139,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
     return stream_.why_broken(cat("the connection to ", peer_));
   }
 
-  // False: it is over.
+  // Hands out the messages that are complete. False: the connection is over.
   bool take_messages() {
     while (is_open() && !is_deaf_) {
       auto next = reader_.next();
@@ -169,7 +171,8 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
         write_wants_to_read_ = true;
         return;
       } else {
-        // This is not the end yet. The peer's last words can still be read; then reading ends too.
+        // The connection does not end yet: the peer's last messages can still be read. Then reading
+        // ends, too.
         write_error_ = why_broken();
         break;
       }
@@ -188,7 +191,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
   }
 
   void wait_to_write() {
-    // Seldom enough that no byte is moved more often than it is worth.
+    // Only when half of the queue is sent, so that bytes are moved seldom.
     if (sent_ > kKeptBytes && sent_ >= outgoing_.size() / 2) {
       outgoing_.erase(0, std::exchange(sent_, 0));
     }
@@ -225,7 +228,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
   Handlers handlers_;
   bool started_ = false;
   bool closing_ = false;      // close() was called: discard what comes, send what is queued.
-  bool is_deaf_ = false;      // Nothing that comes can be read any more: discard it.
+  bool is_deaf_ = false;      // An unreadable message has come: discard all that follows.
   std::optional<Error> why_;  // Set once it is over.
   std::optional<Error> write_error_;
   bool write_wants_to_read_ = false;  // TLS has to hear something before it can say more.
@@ -233,7 +236,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
 
   wire::FrameReader reader_;
   std::string outgoing_;
-  std::size_t sent_ = 0;  // Of its bytes.
+  std::size_t sent_ = 0;  // How many of its bytes are sent.
 };
 
 }  // namespace

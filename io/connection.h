@@ -26,11 +26,11 @@ class Context;
 
 namespace holdfast::io {
 
-// What a process proves to its peers that it belongs to a job by (link/handshake.h).
+// What a process needs to prove to its peers that it belongs to a job (link/handshake.h).
 struct Membership {
-  std::string job;                                // Its name.
-  link::Token token;                              // What only its processes know.
-  wire::PeerKind kind = wire::PeerKind::kWorker;  // What it connects as.
+  std::string job;                                // The job's name.
+  link::Token token;                              // Only the job's processes know it.
+  wire::PeerKind kind = wire::PeerKind::kWorker;  // What this process connects as.
   std::shared_ptr<tls::Context> tls = nullptr;    // Null: in the clear, or there is a problem.
   // Why the job's TLS can not be used here, in a sentence. Both ends hear it, and none goes on.
   std::string tls_problem = {};
@@ -54,11 +54,11 @@ class Connection {
     // The last call, exactly once, also after close(). The blame is kPeer if the peer sent
     // nonsense.
     std::function<void(Error why)> on_closed;
-    // The peer has sent what is no message, and has sent it so: it is of another version, or has a
-    // fault. `why` names it and says what to do. Nothing is read any more; what is sent still goes
-    // out, until close(). Empty: the connection is closed.
+    // The peer has sent bytes that are no message, and they are undamaged: it is of another
+    // version, or has a fault. `why` names the peer and says what to do. Nothing more is read;
+    // messages still go out, until close(). If this handler is empty, the connection is closed.
     std::function<void(const Error& why)> on_unreadable = nullptr;
-    // All that was queued is with the kernel. May be empty.
+    // Called when the kernel has taken all that was queued. May be empty.
     std::function<void()> on_drained = nullptr;
   };
 
@@ -76,7 +76,7 @@ class Connection {
   // Closes at once, and sends nothing more. on_closed gets the reason.
   virtual void abort(Error why) = 0;
 
-  [[nodiscard]] virtual bool is_open() const = 0;             // Not closed by either side so far.
+  [[nodiscard]] virtual bool is_open() const = 0;             // Neither side has closed it so far.
   [[nodiscard]] virtual const std::string& peer() const = 0;  // "host:port", numeric.
   [[nodiscard]] virtual std::size_t queued_bytes() const = 0;
   [[nodiscard]] virtual int descriptor() = 0;  // For getsockopt(); -1 once closed.
@@ -84,31 +84,31 @@ class Connection {
 
 class PeerStream;
 
-// Where who has connected waits until it has proven that it belongs to the job.
+// The place where a peer that has connected waits until it has proven that it belongs to the job.
 struct Door {
-  std::size_t most = 512;  // Connections; and a quarter of this process's descriptors at most.
+  std::size_t most = 512;  // Connections; but at most a quarter of this process's descriptors.
   Duration patience = std::chrono::seconds(5);
 };
 
 struct Listening {
   Membership membership;
-  // Gets each connection and what its peer has proven to be, and starts it.
+  // Gets each connection and the kind that its peer has proven; has to start it.
   std::function<void(std::shared_ptr<Connection>, wire::PeerKind)> on_accept;
-  // Somebody has not proven it. `why` holds nothing that it has sent but a certificate's name. May
-  // be empty.
+  // A peer has failed to prove that it belongs to the job. `why` holds nothing that the peer has
+  // sent but a certificate's name. May be empty.
   std::function<void(const std::string& peer, const std::string& why)> on_refused = nullptr;
-  // In place of on_accept, if it is set: the bare streams (io/peer_stream.h) of those who have
-  // proven to be what `membership` is. All others are refused.
+  // If set, called in place of on_accept: gets the bare streams (io/peer_stream.h) of the peers
+  // that have proven to be of the kind in `membership`. All other peers are refused.
   std::function<void(PeerStream)> on_stream = nullptr;
   Door door = {};
   ConnectionOptions connection = {};
 };
 
-// Has a port until it is destroyed.
+// Occupies a port until it is destroyed.
 class Listener {
  public:
   virtual ~Listener() = default;
-  // Begins to accept connections, or goes on in another way.
+  // Begins to accept connections. A later call replaces `how`.
   virtual void serve(Listening how) = 0;
   [[nodiscard]] virtual std::uint16_t port() const = 0;
 };

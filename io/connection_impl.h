@@ -1,4 +1,4 @@
-// What io/ alone knows of connections.
+// Functions on connections, for io/ only.
 #pragma once
 
 #include <asio/ip/tcp.hpp>
@@ -26,14 +26,16 @@ void close_guarded(Socket& socket) {
 int guarded_socket(int family);
 void discard(int guarded_socket);
 
-// Sends at once, and takes a peer for lost whose host acknowledges nothing for `silence_limit`.
+// Sets options of a socket: it sends at once, and a peer is lost if its host acknowledges nothing
+// for `silence_limit`.
 void watch_peer(int socket, Duration silence_limit);
 
-// connect() and connect_stream(), but for what is made of it.
+// The common part of connect() and connect_stream().
 void connect_proven(Loop& loop, const std::string& host, std::uint16_t port, Membership membership,
                     Duration timeout, std::function<void(Result<Proven>)> on_result);
 
-// As long as `holder` lives, what its certificates say of their end is looked at.
+// As long as `holder` lives, looks once an hour whether certificates of `watched` are about to
+// expire, and warns.
 void watch_expiry(Loop& loop, std::weak_ptr<void> holder, std::weak_ptr<tls::Context> watched);
 
 // A Connection, or a PeerStream, over what both ends have proven.

@@ -28,7 +28,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Pointer = std::shared_ptr<Connection>;
 
-// What one end of a connection has seen.
+// One end of a connection, and what it has seen.
 struct End {
   Pointer connection;
   std::vector<wire::Message> messages;
@@ -36,7 +36,7 @@ struct End {
   std::function<void()> after_message = [] {};
   std::function<void()> after_closed = [] {};
   std::vector<Error> unreadable;
-  std::function<void()> after_unreadable;  // Empty: it does not ask to hear of it.
+  std::function<void()> after_unreadable;  // Empty: the handler on_unreadable is not set.
 
   void start() {
     Connection::Handlers handlers{.on_message =
@@ -202,12 +202,12 @@ TEST_F(ConnectionTest, GivesTheMessagesBeforeTheGarbage) {
   EXPECT_EQ(here.closed.size(), 1U);
 }
 
-// What it can not read is a message of another version, so it may still be told why.
+// An unreadable message is one of another version, so its sender may still be told why.
 TEST_F(ConnectionTest, MayAnswerWhatCanNotBeRead) {
   make_pair();
   const wire::Waiting unknown{{.kind = static_cast<wire::Reason::Kind>(250)}};
   here.after_unreadable = [&] { here.connection->send(wire::Repaired{7}); };
-  there.after_message = [&] {  // It reads nothing any more, and its end is still heard.
+  there.after_message = [&] {  // `here` reads nothing any more, but notices the end of `there`.
     there.connection->send(wire::Repaired{8});
     there.connection->close();
   };
@@ -244,11 +244,11 @@ TEST_F(ConnectionTest, EndsOnceWhenThePeerClosesInTheMidstOfAFrame) {
   here.after_closed = [&] { loop.stop(); };
   here.start();
   write_raw(wire::frame(wire::Repaired{7}).substr(0, 17));
-  ::shutdown(raw.get(), SHUT_WR);  // Half open: it could still read.
+  ::shutdown(raw.get(), SHUT_WR);  // Half open: the socket could still read.
   run_to_stop(loop);
   ASSERT_EQ(here.closed.size(), 1U);
   EXPECT_NE(here.closed[0].what.find("closed the connection"), std::string::npos);
-  here.connection->send(wire::Heartbeat{});  // Nothing happens.
+  here.connection->send(wire::Heartbeat{});  // On a closed connection these calls do nothing.
   here.connection->close();
   here.connection->abort(Error{});
   loop.post([&] { loop.stop(); });
@@ -266,7 +266,7 @@ TEST_F(ConnectionTest, SendsWhatIsQueuedBeforeItCloses) {
   there.start();
   const std::string text(100'000, 'x');
   for (int i = 0; i < 50; ++i) there.connection->send(wire::StatusReply{text});
-  here.connection->send(wire::Heartbeat{});  // Lies unread when the other end closes.
+  here.connection->send(wire::Heartbeat{});  // This message is unread when the other end closes.
   there.connection->close();
   there.connection->send(wire::StatusReply{"too late"});
   run_to_stop(loop);
@@ -357,7 +357,7 @@ TEST_F(ConnectionTest, ClosesWhenThePeerTakesNoData) {
   here.after_closed = [&] { loop.stop(); };
   here.start();
   std::size_t sent = 0;
-  // A run of the loop between the sends, so that the kernel takes what it will.
+  // The loop runs between the sends, so that the kernel takes as much as it can.
   std::function<void()> more = [&] {
     here.connection->send(wire::StatusReply{std::string(100'000, 'x')});
     if (!here.connection->is_open()) return;
@@ -441,7 +441,7 @@ TEST_F(ConnectionTest, IsNotKeptOpenByAForkedChild) {
   listener_.reset();
   EXPECT_TRUE(listen(loop, "127.0.0.1", port)) << "the child holds the port";
   here.connection->abort(Error{Blame::kUser, "as if this process died"});
-  run_to_stop(loop);  // Would wait for the child's end, if it held the socket.
+  run_to_stop(loop);  // If the child held the socket, this would wait for the child's end.
   EXPECT_EQ(there.closed.size(), 1U);
   for (const int end : {gate[0], gate[1], ready[0], ready[1]}) ::close(end);
   int status = -1;
@@ -456,7 +456,7 @@ TEST_F(ConnectionTest, TakesNothingFromAForkedChildOnceItIsClosed) {
     end->connection->abort(Error{});
     end->connection.reset();
   }
-  std::array<std::array<int, 2>, 10> pipes{};  // They get the numbers that the sockets had.
+  std::array<std::array<int, 2>, 10> pipes{};  // The pipes get the numbers that the sockets had.
   for (auto& pipe : pipes) ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);

@@ -1,4 +1,4 @@
-// Who comes to a listening port without belonging to the job.
+// The door of a listening port: peers that do not belong to the job.
 #include <sys/socket.h>
 
 #include <memory>
@@ -135,7 +135,7 @@ TEST_F(DoorTest, IsNotBlockedByThoseWhoSayNothing) {
   EXPECT_GE(refused.size(), 190U);
   EXPECT_LT(Loop::now() - begin, seconds(15)) << "8 at a time, 0.1 s each; the rest is a busy host";
   EXPECT_EQ(heard_by(silent.front()), "") << "it is closed";
-  // Those who have proven themselves do not count.
+  // Connections that are proven do not count.
   for (int i = 0; i < 20; ++i) {
     connect_and_stop(kMembership);
     ASSERT_EQ(error, "");
@@ -143,7 +143,7 @@ TEST_F(DoorTest, IsNotBlockedByThoseWhoSayNothing) {
   EXPECT_TRUE(accepted.front()->is_open());
 }
 
-// One letter after the other, so that each is soon followed by the next.
+// These strangers send one letter after the other.
 TEST_F(DoorTest, IsNotBlockedByThoseWhoSayAlmostNothing) {
   serve({.most = 8, .patience = seconds(3600)});
   std::vector<os::Fd> slow;
@@ -157,7 +157,7 @@ TEST_F(DoorTest, IsNotBlockedByThoseWhoSayAlmostNothing) {
   connect_and_stop(kMembership);
   EXPECT_EQ(error, "");
   EXPECT_EQ(accepted.size(), 1U);
-  // Those would have enough to say for more than 5 s.
+  // The strangers' letters would last for more than 5 s.
   EXPECT_LT(Loop::now() - begin, seconds(4));
 }
 
@@ -170,7 +170,7 @@ TEST(Listen, DoesNotTakeTheSecondAddressWhereTheFirstIsTaken) {
 }
 
 TEST_F(DoorTest, GivesUpOnAServerThatSaysNothing) {
-  listener_ = *listen(loop, "127.0.0.1", 0);  // It serves nobody.
+  listener_ = *listen(loop, "127.0.0.1", 0);  // The listener serves nobody.
   connect(loop, "127.0.0.1", listener_->port(), kMembership, milliseconds(100),
           [this](Result<Pointer> made) {
             error = made ? "" : made.error().what;
@@ -180,10 +180,10 @@ TEST_F(DoorTest, GivesUpOnAServerThatSaysNothing) {
   EXPECT_NE(error.find("does not answer as a scheduler does"), std::string::npos) << error;
 }
 
-// The leak checker tells whether anything is left (found by it).
+// The leak checker tells whether anything is left. (It has found this error.)
 TEST(Connect, GoesWithItsLoopInTheMidstOfAProof) {
   Loop server;
-  const auto listener = *listen(server, "127.0.0.1", 0);  // It serves nobody.
+  const auto listener = *listen(server, "127.0.0.1", 0);  // The listener serves nobody.
   Loop loop;
   connect(loop, "127.0.0.1", listener->port(), kMembership, seconds(30), [](Result<Pointer>) {});
   loop.after(milliseconds(50), [&] { loop.stop(); });
@@ -191,7 +191,7 @@ TEST(Connect, GoesWithItsLoopInTheMidstOfAProof) {
 }
 
 TEST_F(DoorTest, KnowsAServerThatIsNoneOfTheJob) {
-  // It sends 65 bytes, as if it had a challenge and a welcome.
+  // The server sends 65 bytes, as many as a challenge and a welcome have.
   const os::Fd server = os::listening_at(0, 1);
   os::Fd taken;
   connect(loop, "127.0.0.1", os::port_of(server), kMembership, seconds(30),

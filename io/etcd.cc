@@ -16,7 +16,8 @@ namespace {
 using Json = nlohmann::json;
 using namespace std::chrono_literals;
 
-constexpr Duration kOneMember = 1s;  // Of a request that waits longer, the next member is asked.
+// How long one member has to answer. Then the next one is asked.
+constexpr Duration kOneMember = 1s;
 constexpr Duration kBetweenRounds = 50ms;
 constexpr std::size_t kMostMembers = 16;
 constexpr std::string_view kLetters =
@@ -37,7 +38,7 @@ std::string to_base64(std::string_view bytes) {
   return text;
 }
 
-// Nothing: that is no base64.
+// nullopt: that is no base64.
 std::optional<std::string> from_base64(std::string_view text) {
   if (text.size() % 4 != 0) return std::nullopt;
   std::size_t padding = 0;
@@ -61,7 +62,7 @@ std::optional<std::string> from_base64(std::string_view text) {
   return bytes;
 }
 
-// The gateway writes numbers of 64 bits as text. One that is 0, and false, is left out.
+// The gateway writes numbers of 64 bits as text. It leaves out numbers that are 0, and false.
 std::optional<std::int64_t> number_in(const Json& object, const char* name) {
   const auto found = object.find(name);
   if (found == object.end()) return 0;
@@ -111,7 +112,7 @@ std::optional<EtcdRange> range_in(const Json& object) {
   return range;
 }
 
-// `conditional`: only then may it not have been done.
+// `conditional`: the transaction has conditions. Without any, it must have been done.
 std::optional<EtcdAnswer> answer_in(const Json& object, std::size_t ranges, bool conditional) {
   EtcdAnswer answer;
   const auto header = object.find("header");
@@ -203,7 +204,7 @@ Result<std::vector<Member>> members_of(std::string_view text) {
     auto member = member_of(url);
     if (!member || (!members.empty() && member->is_tls != members[0].is_tls) ||
         members.size() == kMostMembers) {
-      // It is not shown: there may be a password in it.
+      // The member is not shown: there may be a password in it.
       return Error{Blame::kUser, cat("HOLDFAST_ETCD: member ", members.size() + 1,
                                      " can not be understood; allowed are addresses of etcd's "
                                      "members, without a user, with "
@@ -217,7 +218,7 @@ Result<std::vector<Member>> members_of(std::string_view text) {
   return members;
 }
 
-// gRPC's codes of what would go no better at another member, or a moment later.
+// Whether the request would fail at another member, or a moment later, too. `code` is gRPC's.
 bool is_final(std::int64_t code) {
   constexpr std::int64_t kInvalid = 3;
   constexpr std::int64_t kNoRights = 7;
@@ -238,7 +239,8 @@ class Etcd::Impl {
     }
   }
 
-  // Parsed, and an object. `not_found`: what etcd says when it does not know a lease.
+  // Returns the answer, an object. It is empty if etcd does not know what was asked for, like a
+  // lease that has ended.
   Result<Json> ask(std::string_view path, const Json& request, Instant until) {
     const std::string body = request.dump();
     Error last{Blame::kWorld, "there was no time left"};
@@ -247,7 +249,7 @@ class Etcd::Impl {
         const Instant now = Loop::now();
         if (now >= until) return nobody(last);
         auto& member = members_[current_];
-        // One that hangs does not take the time of the others.
+        // A member that hangs must not take the time of the others.
         const Duration share = (until - now) / static_cast<std::int64_t>(members_.size() - i);
         auto answer = member.client.post(path, body, now + std::min(kOneMember, share));
         if (answer) {
@@ -270,7 +272,7 @@ class Etcd::Impl {
     std::string name;
   };
 
-  // Blame::kUser: final.
+  // The parsed answer. Blame::kUser: other members would refuse the request, too.
   static Result<Json> check(const std::string& name, const HttpClient::Answer& answer) {
     Json json = Json::parse(answer.body, nullptr, false);
     if (!json.is_object()) {
@@ -296,7 +298,7 @@ class Etcd::Impl {
   }
 
   std::vector<One> members_;
-  std::size_t current_ = 0;  // Who has answered last.
+  std::size_t current_ = 0;  // The member that has answered last.
 };
 
 Etcd::Etcd(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -369,7 +371,7 @@ Status Etcd::revoke(std::int64_t lease, Instant until) {
 }
 
 std::string end_of(std::string prefix) {
-  // Its last letter is '/' or another of ASCII.
+  // The last letter of a prefix is '/' or another one of ASCII, so this does not overflow.
   ++prefix.back();
   return prefix;
 }

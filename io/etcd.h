@@ -1,8 +1,8 @@
 // Etcd: asks the members of an etcd cluster, over the JSON gateway of its version 3 API.
 //
-// Everything blocks, and not for longer than it is told. What etcd answers is checked before it is
-// believed. What a member has not answered may have been done all the same: whoever asks again has
-// to ask for what can be done twice.
+// Every call blocks, but not for longer than its limit. Answers are checked. A request without an
+// answer may have been carried out all the same: a caller may repeat it only if it can be done
+// twice.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +25,16 @@ struct EtcdOptions {
   std::string key;
 };
 
-// What etcd takes in one request by default is 1.5 MiB and 128 operations; some of it is not ours.
+// By default etcd takes 1.5 MiB and 128 operations in one request. These limits are lower, because
+// a request has some bytes and operations that are not counted.
 inline constexpr std::size_t kEtcdBytes = 1'400'000;
 inline constexpr std::size_t kEtcdOperations = 120;
 
 struct EtcdEntry {
   std::string key;
   std::string value;
-  std::int64_t created = 0;  // The revision that made the key,
-  std::int64_t changed = 0;  // and the one that changed it last.
+  std::int64_t created = 0;  // The revision that made the key.
+  std::int64_t changed = 0;  // The revision that changed it last.
   std::int64_t lease = 0;    // 0: none.
 };
 
@@ -45,11 +46,11 @@ struct EtcdOperation {
   std::string value = {};  // kPut.
   std::int64_t lease = 0;  // kPut.
   std::int64_t limit = 0;  // kRange: so many at most; 0: all.
-  std::int64_t revision = 0;  // kRange: as of then; 0: as of now.
+  std::int64_t revision = 0;  // kRange: as of this revision; 0: as of now.
 };
 
-// The key was made by this revision and is still there; 0: there is no such key. Or, where that is
-// said, it was `changed` last by that one.
+// Holds if the key was made by the revision `created` and is still there; with 0, if there is no
+// such key. If `changed` is set: holds if that revision was the last one to change the key.
 struct EtcdCondition {
   std::string key;
   std::int64_t created = 0;
@@ -62,7 +63,7 @@ struct EtcdTransaction {
 };
 
 struct EtcdRange {
-  std::vector<EtcdEntry> entries;  // By key.
+  std::vector<EtcdEntry> entries;  // Sorted by key.
   bool more = false;               // The limit has cut it.
 };
 
@@ -74,7 +75,7 @@ struct EtcdAnswer {
 
 struct EtcdLeaseGrant {
   std::int64_t id = 0;
-  Duration ttl{};  // At least what was asked for.
+  Duration ttl{};  // At least the time that was asked for.
 };
 
 // For one thread at a time.
@@ -86,11 +87,12 @@ class Etcd {
   Etcd& operator=(Etcd&&) noexcept;
   ~Etcd();
 
-  // Each asks the members in turn until one answers, the one first that has answered last, until
-  // `until`. Blame::kUser: etcd refuses, and would again.
+  // Each call asks the members in turn until one answers, or until `until`. It begins with the
+  // member that has answered last. Blame::kUser: etcd refuses, and would again.
   Result<EtcdAnswer> transact(const EtcdTransaction& transaction, Instant until);
   Result<EtcdLeaseGrant> grant(std::chrono::seconds ttl, Instant until);
-  // How long it lives from when etcd heard this; nothing: it has ended.
+  // Renews a lease. Returns how long it lives from when etcd got this request; nullopt: it has
+  // ended.
   Result<std::optional<Duration>> keep_alive(std::int64_t lease, Instant until);
   Status revoke(std::int64_t lease, Instant until);
 

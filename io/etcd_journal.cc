@@ -24,9 +24,10 @@ using Kind = EtcdOperation::Kind;
 constexpr Duration kLimit = std::chrono::seconds(10);  // For one transaction.
 constexpr std::size_t kBlockRanks = 100;               // Ranks: all of 10,000 are 100 keys.
 constexpr std::size_t kInline = std::size_t{256} << 10;
-constexpr std::size_t kBeside = 400;  // Of a value: its key but for what is named, and numbers.
+// Bytes of an entry besides its value and its name: the rest of the key, and numbers.
+constexpr std::size_t kBeside = 400;
 constexpr std::size_t kPart = std::size_t{1} << 20;
-constexpr std::int64_t kPage = 64;  // Keys; fewer, where an answer is too slow.
+constexpr std::int64_t kPage = 64;  // Keys in one answer; fewer, if answers are too slow.
 
 std::string hex(std::uint64_t number) {
   char text[17];
@@ -57,7 +58,8 @@ std::optional<Number> take_number(std::string_view& bytes) {
   return static_cast<Number>(number);
 }
 
-// The key's digest is in it: another key's value would not be noticed else.
+// The bytes with their digest before them. It covers the key, too: else the value of another key
+// would not be noticed.
 std::string sealed(std::string_view key, std::string_view bytes) {
   std::string value;
   value.reserve(bytes.size() + 8);
@@ -122,7 +124,7 @@ class EtcdJournal : public Journal {
     return carry_out(std::move(plan), std::move(next));
   }
 
-  // What put_seats() puts in force takes half of a transaction at most.
+  // Seats that put_seats() writes in the last transaction take half of it at most.
   [[nodiscard]] bool takes_at_once(const wire::Changes& first,
                                    const wire::Changes& later) const override {
     std::size_t keys = 0;
@@ -157,7 +159,7 @@ class EtcdJournal : public Journal {
       plan.at_once.push_back({Kind::kDelete, all_ + what, end_of(all_ + what)});
     }
     put_seats(true, {}, next, plan);
-    // What another run has left there, whose numbers are not known.
+    // Deletes the seats of another run, whose epochs are not known.
     const std::string seats = cat(all_, "seats/");
     plan.at_once.push_back({Kind::kDelete, cat(seats, hex(next.epoch + 1)), end_of(seats)});
     plan.at_once.push_back(head_of(next));
@@ -173,16 +175,18 @@ class EtcdJournal : public Journal {
   struct Cache {
     std::string formation;            // Without its roster.
     std::vector<std::string> roster;  // Encoded.
-    std::uint64_t epoch = 0;          // Of the keys of the seats: a new one for a new roster.
-    std::map<std::string, std::string> parts;  // Of key-values: where the parts of its value are.
+    std::uint64_t epoch = 0;          // Part of the seats' keys: a new roster has a new one.
+    // Of each key-value with parts: the prefix of their keys.
+    std::map<std::string, std::string> parts;
   };
   struct Plan {
-    Operations before;   // Where nobody looks yet.
-    Operations at_once;  // Puts it in force.
+    Operations before;   // Written to keys that nobody reads yet.
+    Operations at_once;  // Then written in one transaction, which puts all of it in force.
   };
 
-  // Each is done at its turn alone: it changes the turn that the one before has left. So a copy of
-  // it that reaches etcd late, by another member, changes nothing. `last`: nothing comes after it.
+  // A transaction requires that the key `turn` is as the one before has left it, and changes that
+  // key. So a copy of a transaction that reaches etcd late, through another member, changes
+  // nothing. `last`: no transaction comes after it.
   Status transact(Operations operations, bool last = false) {
     if (!turn_) {
       const auto known = read_turn();
@@ -199,7 +203,7 @@ class EtcdJournal : public Journal {
       turn_ = answer->revision;
       return {};
     }
-    // A first copy of it may have been done, and its answer lost.
+    // A first copy of the transaction may have been done, and its answer lost.
     const auto now = read_turn();
     if (!now) return now.error();
     const bool all_gone = last && now->changed == 0;
@@ -277,7 +281,8 @@ class EtcdJournal : public Journal {
     return {Kind::kPut, key, "", sealed(key, bytes)};
   }
 
-  // In place, where they are few. Else the whole roster under other keys, which the head names.
+  // Writes the changed seats in place, if they are few. Else writes the whole roster under new
+  // keys, which the head names.
   void put_seats(bool whole, const std::map<Rank, wire::Seat>& changed, Cache& next, Plan& plan) {
     Operations blocks;
     if (!whole) {
@@ -335,7 +340,7 @@ class EtcdJournal : public Journal {
     plan.at_once.push_back({Kind::kPut, key, "", sealed(key, bytes)});
   }
 
-  // All as of one revision, by key.
+  // All entries of the journal as of one revision, by key.
   Result<std::map<std::string, EtcdEntry>> read_all() {
     std::map<std::string, EtcdEntry> all;
     std::string from = all_;
@@ -472,7 +477,7 @@ class EtcdJournal : public Journal {
   const std::string head_;
   const std::string turn_key_;
   const std::string all_;
-  std::optional<std::int64_t> turn_;  // The revision of the newest write of this one.
+  std::optional<std::int64_t> turn_;  // The revision of this journal's newest write.
   Cache cache_;
 };
 

@@ -21,7 +21,7 @@ constexpr Duration kRevokeLimit = 500ms;
 
 class EtcdLease::Keeper {
  public:
-  // `until`: it lives so long at least.
+  // `until`: the lease lives at least so long.
   Keeper(Etcd etcd, EtcdLeaseGrant lease, Instant until,
          std::function<void(const std::string&)> lost)
       : etcd_(std::move(etcd)), lease_(lease), until_(until), on_lost_(std::move(lost)) {
@@ -48,13 +48,13 @@ class EtcdLease::Keeper {
     return true;
   }
 
-  // Until then, or until it stops: then true.
+  // Waits for `time`, or until stop() is called: then true.
   bool pause(Duration time) {
     std::unique_lock held(mutex_);
     return wake_.wait_for(held, time, [this] { return stops_; });
   }
 
-  // It counts from before etcd is asked: etcd counts from after that.
+  // Counts the lease's time from before etcd is asked: etcd counts from a later moment.
   void run() {
     const Duration between = lease_.ttl / 4;
     std::string why = "etcd did not answer in time";

@@ -11,18 +11,18 @@ namespace holdfast::io {
 
 class EtcdLease {
  public:
-  // A thread of its own keeps it alive, so it does not depend on what this process waits for. Once
-  // it may be over, `on_lost` is called, from that thread and once: with why. Nothing of etcd is to
-  // be changed from then on.
+  // Takes a lease. A thread of its own keeps it alive, so it does not depend on what this process
+  // waits for. Once the lease may be over, that thread calls `on_lost`, once, with the reason. From
+  // then on this process must change nothing in etcd.
   static Result<std::unique_ptr<EtcdLease>> take(const EtcdOptions& options,
                                                  std::chrono::seconds ttl,
                                                  std::function<void(const std::string&)> on_lost);
   EtcdLease(const EtcdLease&) = delete;
   EtcdLease& operator=(const EtcdLease&) = delete;
-  ~EtcdLease();  // Lets it run out, unless give_up() was called.
+  ~EtcdLease();  // Lets the lease run out, unless give_up() was called.
 
   [[nodiscard]] std::int64_t id() const { return id_; }
-  // What is bound to it is gone at once, if etcd answers.
+  // Ends the lease. The keys that are bound to it are gone at once, if etcd answers.
   void give_up();
 
  private:

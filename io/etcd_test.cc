@@ -46,7 +46,7 @@ class WithEtcd : public testing::Test {
 
   static Etcd open() { return *Etcd::open(servers->options()); }
 
-  // What the key of a scheduler is made by.
+  // Makes the scheduler's key; returns the revision that made it.
   [[nodiscard]] std::int64_t lead(std::int64_t lease = 0) const {
     auto etcd = open();
     const auto key = etcd_scheduler(job);
@@ -109,7 +109,7 @@ TEST_F(WithEtcd, KeysOfAnyBytesComeBack) {
   }
 }
 
-// A member that was asked first may do it after the store that came next.
+// The member of etcd that was asked first may carry out a store after the next store.
 TEST_F(WithEtcd, ACopyOfAStoreThatComesLateChangesNothing) {
   const auto created = lead();
   const auto kept = journal(created);
@@ -132,7 +132,7 @@ TEST_F(WithEtcd, ACopyOfAStoreThatComesLateChangesNothing) {
   ASSERT_TRUE(late);
   EXPECT_FALSE(late->done);
   EXPECT_EQ(kept->load()->formation->generation, 2U);
-  // The next one has its turn.
+  // The next store has its turn.
   ASSERT_TRUE(kept->store({.formation = of(job, 3, 0)}));
   EXPECT_EQ(journal(created)->load()->formation->generation, 3U);
 }
@@ -162,7 +162,7 @@ TEST_F(WithEtcd, AJournalIsTakenBackByASuccessor) {
   EXPECT_EQ(by_key(*memory), (std::map<std::string, wire::KeyValue>{
                                  {"", {"", ""}}, {"a", {"a", "2", 2}}, {"big", {"big", big, 4}}}));
   EXPECT_EQ(memory->writers, (std::vector<wire::Writer>{{5, 2, 3}, {~std::uint64_t{0}, 1, 2}}));
-  // A value takes its parts along when it goes, and another run begins without anything.
+  // The parts of a value go with it, and another run begins without anything.
   ASSERT_TRUE(second->store({.kept = {{"big", "small", 5}}}));
   EXPECT_EQ(by_key(*second->load())["big"].value, "small");
   for (const auto& entry : all().entries) EXPECT_EQ(entry.key.find("parts/"), std::string::npos);
@@ -196,7 +196,7 @@ TEST_F(WithEtcd, WhatIsHalfWrittenIsNotInForce) {
   auto created = lead();
   auto kept = journal(created);
   ASSERT_TRUE(kept->store({.formation = of(job, 1, 10'000)}));
-  // Its scheduler ends in the midst of the next roster.
+  // As if the scheduler had ended in the midst of writing the next roster.
   const auto stranger = cat(etcd_prefix(job), "journal/seats/0000000000000002/0000000000000000");
   put(stranger, "half");
   auto after = journal(created);
@@ -219,7 +219,7 @@ TEST_F(WithEtcd, WhatIsTooLargeIsRefusedAndChangesNothing) {
   EXPECT_EQ(*kept->load()->formation, of(job, 3, 2));
 }
 
-// As many as one transaction takes, however large they are.
+// One transaction takes as many stores as fit, however large they are.
 TEST_F(WithEtcd, WhatQueuesIsWrittenInFewTransactions) {
   const auto created = lead();
   const auto hand = std::make_shared<HeldJournal::Hand>();
@@ -325,7 +325,7 @@ TEST_F(WithEtcd, TellsWhatIsDamaged) {
   ASSERT_TRUE(kept->load());
   const auto whole = all();
   for (const auto& entry : whole.entries) {
-    // The turn is compared, and never read as what it holds.
+    // The content of the turn is never read; it is only compared.
     if (entry.key == etcd_scheduler(job) || entry.key.ends_with("/turn")) continue;
     std::vector<std::string> damages{entry.value.substr(0, entry.value.size() - 1), "", "x",
                                      entry.value + "x", std::string(entry.value.size(), '\xff')};
@@ -336,7 +336,7 @@ TEST_F(WithEtcd, TellsWhatIsDamaged) {
       ASSERT_FALSE(memory) << entry.key;
       EXPECT_NE(memory.error().what.find("damaged"), std::string::npos) << memory.error().what;
     }
-    // A valid one, but another's.
+    // A valid value, but of another key.
     for (const auto& other : whole.entries) {
       if (other.key == entry.key || other.key == etcd_scheduler(job) ||
           other.value.size() > 100'000)
@@ -359,7 +359,7 @@ TEST_F(WithEtcd, ALeaseLivesAsLongAsItsHolder) {
   auto lease = EtcdLease::take(servers->options(), 2s, [&](const std::string&) { ++lost; });
   ASSERT_TRUE(lease) << lease.error().what;
   (void)lead((*lease)->id());
-  const Instant end = within(2700ms);  // Longer than it would live by itself.
+  const Instant end = within(2700ms);  // Longer than the lease would live by itself.
   while (Loop::now() < end) {
     ASSERT_EQ(all().entries.size(), 1U);
     std::this_thread::sleep_for(50ms);
@@ -394,7 +394,7 @@ TEST_F(WithEtcd, RefusesWhatItCanNotUse) {
   EXPECT_FALSE(Etcd::open({.members = "https://h1", .authority = "/nowhere"}));
 }
 
-// Somebody who answers each connection with the same bytes.
+// A stranger that answers each connection with the same bytes.
 class Stranger {
  public:
   explicit Stranger(std::string says) : says_(std::move(says)) {
@@ -455,7 +455,7 @@ TEST(Etcd, BelievesNoNonsense) {
       with_body("{}"),
       with_body("null"),
       with_body(std::string(100'000, '[')),
-      with_body(R"({"header":{"revision":"1"}})"),  // Not done, though nothing forbade it.
+      with_body(R"({"header":{"revision":"1"}})"),  // Not done, without conditions.
       with_body("{" + header + R"("succeeded":"yes"})"),
       with_body("{" + header + R"("succeeded":true})"),
       with_body("{" + header + R"("succeeded":true,"responses":7})"),
@@ -498,15 +498,15 @@ TEST(Etcd, GoesOnWithTheMembersThatAreLeft) {
   three.kill(0);
   ASSERT_TRUE(put("2")) << "with two of three";
   EXPECT_EQ(lost, 0);
-  three.kill(1, SIGSTOP);  // It accepts connections, and answers nothing.
+  three.kill(1, SIGSTOP);  // This member accepts connections, and answers nothing.
   EXPECT_FALSE(etcd->transact({{}, {{Kind::kPut, "k", "", "3"}}}, within(1s)))
       << "with one of three";
   three.kill(1, SIGCONT);
   ASSERT_TRUE(put("4"));
 }
 
-// Nothing is ever done, and some attempt ends with this word: a member may still be starting, or be
-// slow.
+// No attempt succeeds, and one of them fails with this word. The others may fail because a member
+// is still starting, or slow.
 void expect_refusal(const EtcdOptions& options, const std::string& word) {
   auto client = Etcd::open(options);
   ASSERT_TRUE(client) << client.error().what;

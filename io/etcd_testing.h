@@ -51,10 +51,11 @@ class EtcdServers {
     pid_t& pid = pids_.at(static_cast<std::size_t>(member));
     if (pid == 0) return;
     ::kill(pid, signal);
-    if (signal == SIGSTOP) ::waitpid(pid, nullptr, WUNTRACED);  // Until it stands still.
+    // Waits until the member stands still.
+    if (signal == SIGSTOP) ::waitpid(pid, nullptr, WUNTRACED);
     if (signal == SIGKILL) ::waitpid(std::exchange(pid, 0), nullptr, 0);
   }
-  // Until it answers.
+  // Waits until etcd answers.
   [[nodiscard]] bool wait(EtcdOptions options) const {
     auto etcd = Etcd::open(options);
     return etcd && etcd->transact({{}, {{EtcdOperation::Kind::kRange, "x"}}},

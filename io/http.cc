@@ -63,7 +63,7 @@ struct FreeAddresses {
 };
 using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
-// A connected socket and what it says. It is closed with the object.
+// A connected socket, which is closed with this object.
 struct Line {
   explicit Line(int fd) : socket(fd), stream(fd) {}
   Line(const Line&) = delete;
@@ -89,7 +89,7 @@ class HttpClient::Impl {
     until_ = until;
     const bool was_kept = line_ != nullptr;
     auto answer = try_post(path, body);
-    // The server may have closed it meanwhile, as it may at any time.
+    // A server may close a kept connection at any time: tries again on a new one.
     if (!answer && was_kept && Loop::now() < until_) {
       line_.reset();
       answer = try_post(path, body);
@@ -111,7 +111,7 @@ class HttpClient::Impl {
     return receive();
   }
 
-  // Until the stream can go on.
+  // Waits until the stream can go on.
   Status wait(Stream::Outcome outcome) {
     if (outcome == Stream::Outcome::kBroken) return line_->stream.why_broken(name_);
     if (outcome == Stream::Outcome::kEnd) {
@@ -212,7 +212,7 @@ class HttpClient::Impl {
     }
   }
 
-  // What comes before `end`, which is taken too.
+  // Takes all up to and including `end`; returns it without `end`.
   Result<std::string> read_until(std::string_view end) {
     while (true) {
       const auto found = line_->unread.find(end);

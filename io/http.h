@@ -1,7 +1,7 @@
 // HttpClient: asks one server, by POST over HTTP/1.1, in the clear or under TLS; blocks, and not
 // for longer than it is told.
 //
-// It is small because it says so little: JSON each way, no redirects, no cookies, no compression.
+// It does no more than is needed: JSON each way, no redirects, no cookies, no compression.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -16,7 +16,7 @@
 
 namespace holdfast::io {
 
-// What a process proves itself with to servers, and whom it believes. Null: in the clear.
+// A process's certificate, and the authorities that it believes. Null: in the clear.
 using HttpTls = std::shared_ptr<SSL_CTX>;
 // The files are PEM. Without `authority`, the system's authorities are believed. Without a
 // certificate, the process does not prove itself. `what` and errors (Blame::kUser) name the files.
@@ -33,13 +33,13 @@ class HttpClient {
 
   struct Answer {
     int status = 0;
-    std::string body;  // Of kMostBytes at most: a longer one is an error.
+    std::string body;  // At most kMostBytes: a longer one is an error.
   };
   static constexpr std::size_t kMostBytes = std::size_t{64} << 20;
 
   // By `until` there is an answer, or an error: the server may have heard the request all the same.
   // A request may be sent twice, where the server closes a connection that was kept. Blame::kUser:
-  // TLS does not agree.
+  // the two ends do not agree about TLS.
   Result<Answer> post(std::string_view path, std::string_view body, Instant until);
 
  private:

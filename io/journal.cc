@@ -41,7 +41,7 @@ std::int64_t digest_of(std::string_view bytes) {
   return static_cast<std::int64_t>(digest(std::as_bytes(std::span(bytes.data(), bytes.size()))));
 }
 
-// Of the version, too: another value's would not be noticed else.
+// Covers the version, too: else the version of another value would not be noticed.
 std::int64_t digest_of(const wire::KeyValue& pair) {
   return as_signed(static_cast<std::uint64_t>(digest_of(pair.value)) + pair.version);
 }
@@ -54,7 +54,7 @@ Status make_file(const std::string& path) {
   return os::system_error(cat("cannot make the journal ", path), errno);
 }
 
-// A statement and the values of its '?'. If it can not be had, step() says so.
+// If it can not be made, step() returns an error.
 class Statement {
  public:
   Statement(sqlite3* db, const char* sql)
@@ -63,7 +63,7 @@ class Statement {
   Statement(const Statement&) = delete;
   Statement& operator=(const Statement&) = delete;
 
-  // The next '?'. The bytes have to outlive the statement.
+  // Sets the next '?'. The bytes have to outlive the statement.
   void bind(std::string_view bytes) {
     usable_ = usable_ && sqlite3_bind_blob64(handle_, ++bound_, bytes.data(), bytes.size(),
                                              SQLITE_STATIC) == SQLITE_OK;
@@ -304,7 +304,7 @@ struct SqliteJournal : Journal {
     return got == SQLITE_DONE ? Status{} : failure("read");
   }
 
-  // All that `write` does, or nothing of it.
+  // Makes all changes of `write` in one transaction, or none of them.
   template <class Write>
   Status transact(Write write) {
     if (const auto begun = execute("BEGIN IMMEDIATE", "write"); !begun) return begun;

@@ -1,5 +1,6 @@
-// Journal: what the scheduler must not forget, wire::Formation and the job's key-values. It
-// restarts from it. The usual one is a file of SQLite; io/etcd_journal.h has another.
+// Journal: what the scheduler must not forget, wire::Formation and the job's key-values. A
+// scheduler that is started again reads it. The usual one is a file of SQLite; io/etcd_journal.h
+// has another.
 #pragma once
 
 #include <memory>
@@ -25,27 +26,27 @@ class Journal {
 
   virtual ~Journal() = default;
 
-  // What was stored last. Anything damaged is an error, never a guess.
+  // Returns what was stored last. Damage is an error: nothing is guessed.
   virtual Result<wire::Memory> load() = 0;
 
-  // All of it is durable, or all is as before and there is an error. It writes what has changed: a
-  // recovery of one rank of 10,000 writes no others, or few.
+  // Afterwards all of `changes` is durable; or there is an error, and nothing has changed. Writes
+  // only what has changed: a recovery of one rank of 10,000 writes no other ranks, or few.
   virtual Status store(const wire::Changes& changes) = 0;
-  // The same for another run, which begins without anything.
+  // store() for a new run: all that another one has left is deleted.
   virtual Status begin(const wire::Formation& formation) = 0;
 
-  // Whether store() takes both as one, where it takes each.
+  // Whether one store() takes both; each alone fits.
   [[nodiscard]] virtual bool takes_at_once(const wire::Changes& /*first*/,
                                            const wire::Changes& /*later*/) const {
     return true;
   }
-  // Nothing makes it wait, a disk or another host: it takes less than to wake a thread.
+  // Whether store() waits for no disk and no other host: it takes less time than to wake a thread.
   [[nodiscard]] virtual bool is_in_memory() const { return false; }
 
   // The job has ended: nothing of it is left. The last call.
   virtual Status remove() = 0;
 
-  [[nodiscard]] virtual std::string name() const = 0;  // For people.
+  [[nodiscard]] virtual std::string name() const = 0;  // The journal's name in messages.
 };
 
 }  // namespace holdfast::io

@@ -149,7 +149,8 @@ TEST(Journal, TellsWhatAnotherVersionHasWritten) {
     if (!seat) later.stage = static_cast<wire::Stage>(250);
     ASSERT_TRUE(journal && (*journal)->store({.formation = later}));
     if (seat) {
-      const std::byte record[] = {std::byte{8}};  // Its name as a number.
+      // A seat whose name is a number, which can not be decoded.
+      const std::byte record[] = {std::byte{8}};
       const auto seal = static_cast<std::int64_t>(digest(record));
       journal->reset();
       run_sql(folder / "j", cat("UPDATE seats SET record=x'08', digest=", seal));

@@ -29,9 +29,9 @@ class HeldJournal : public Journal {
     std::condition_variable changed;
     bool holds = true;
     bool under_way = false;
-    std::vector<wire::Changes> stored;  // By the transactions so far.
-    Status result;                      // Of those to come.
-    bool one_by_one = false;            // It takes nothing at once.
+    std::vector<wire::Changes> stored;  // One for each transaction so far.
+    Status result;                      // Of the transactions to come.
+    bool one_by_one = false;            // takes_at_once() is false.
     bool in_memory = false;
   };
 

@@ -15,7 +15,7 @@
 namespace holdfast::io {
 namespace {
 
-// Some changes as one.
+// Several changes, merged into one.
 class Batch {
  public:
   explicit Batch(wire::Changes first) { add(std::move(first)); }
@@ -49,7 +49,7 @@ class Batch {
 
  private:
   wire::Changes all_;
-  std::map<std::string, std::size_t> kept_;  // Where it is in there,
+  std::map<std::string, std::size_t> kept_;  // Positions in all_.kept and all_.writers.
   std::map<std::uint64_t, std::size_t> writers_;
   std::size_t size_ = 0;
 };
@@ -90,7 +90,7 @@ class JournalWriter::Impl {
     if (thread_.joinable()) thread_.join();
   }
 
-  // Waits for the next one. Nothing: it stops.
+  // Waits for the next batch. nullopt: stop() was called.
   std::optional<Batch> next() {
     std::unique_lock held(mutex_);
     wake_.wait(held, [this] { return stops_ || !queue_.empty(); });
@@ -108,7 +108,7 @@ class JournalWriter::Impl {
   }
 
   void run() {
-    (void)os::take_short_slice();  // In a recovery all wait for it.
+    (void)os::take_short_slice();  // In a recovery all ranks wait for this thread.
     while (const auto batch = next()) write(*batch);
   }
 
@@ -128,8 +128,8 @@ class JournalWriter::Impl {
   std::condition_variable wake_;
   std::deque<wire::Changes> queue_;
   bool stops_ = false;
-  bool failed_ = false;  // Of whoever writes.
-  std::thread thread_;   // Who writes; none: the loop's.
+  bool failed_ = false;  // Used only by the thread that writes.
+  std::thread thread_;   // Writes; none: the loop's thread writes.
 };
 
 JournalWriter::JournalWriter(Loop& loop, std::unique_ptr<Journal> journal, Heard heard)

@@ -1,5 +1,5 @@
-// JournalWriter: writes a journal in a thread of its own, so that a loop goes on meanwhile. One
-// that is in memory is written by the loop's thread, which is faster than to wake another one.
+// JournalWriter: writes a journal in a thread of its own, so that a loop goes on meanwhile. A
+// journal in memory is written by the loop's thread, which is faster than to wake another one.
 #pragma once
 
 #include <cstddef>
@@ -16,19 +16,20 @@ namespace holdfast::io {
 // For the loop's thread.
 class JournalWriter {
  public:
-  // In the loop: so many more of what store() was given are durable, the oldest first. An error is
-  // the last word: nothing is written any more.
+  // Called in the loop: so many more stores are durable, the oldest first. After an error nothing
+  // is written any more.
   using Heard = std::function<void(const Result<std::size_t>&)>;
 
-  // The loop does not run once this has gone.
+  // Requires: the loop does not run any more once this is destroyed.
   JournalWriter(Loop& loop, std::unique_ptr<Journal> journal, Heard heard);
   // Waits for the transaction that is under way. What has not begun is dropped, as by a crash.
   ~JournalWriter();
   JournalWriter(const JournalWriter&) = delete;
   JournalWriter& operator=(const JournalWriter&) = delete;
 
-  // What has come since a transaction began is the next one, as far as the journal takes it as one:
-  // after a crash all of it is there, or nothing, and nothing that came later.
+  // All that comes during a transaction is stored by the next one, if the journal can take it as
+  // one. After a crash, a transaction is there as a whole or not at all, and if not, no later one
+  // is.
   void store(wire::Changes changes);
 
   // As Journal::remove(), after the transaction that is under way. The last call.

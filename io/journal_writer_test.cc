@@ -18,7 +18,7 @@ using Hand = HeldJournal::Hand;
 
 class JournalWriterTest : public testing::Test {
  protected:
-  // Stops the loop when so many are durable.
+  // Stops the loop when `until` stores are durable.
   void begin(std::size_t until, std::unique_ptr<Journal> behind = nullptr) {
     writer_ = std::make_unique<JournalWriter>(
         loop_, std::make_unique<HeldJournal>(hand_, std::move(behind)),
@@ -43,7 +43,7 @@ TEST_F(JournalWriterTest, WhatQueuesBehindATransactionIsTheNextOne) {
   for (std::uint64_t i = 1; i <= 100; ++i) {
     writer_->store({.kept = {{cat(i % 7), cat(i), i}}, .writers = {{i % 3, i, i}}});
   }
-  // The loop goes on.
+  // The loop runs on during the transaction.
   loop_.post([&] {
     EXPECT_TRUE(heard_.empty());
     loop_.post([&] { hand_->let_go(); });
@@ -100,7 +100,7 @@ wire::Seat seat(const std::string& node) {
   return {.node_id = node};
 }
 
-// All as one gives what each gives after the other.
+// Changes merged into one give what they give one after the other.
 TEST_F(JournalWriterTest, ABatchIsWhatItsPartsAre) {
   std::vector<wire::Changes> all;
   const auto formation = [](Generation generation, const std::vector<wire::Seat>& roster) {

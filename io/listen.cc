@@ -1,6 +1,6 @@
-// listen(): the listening socket, and the door to it. Who has not proven that it belongs to the job
-// waits at the door, where there is little room. asio would make the sockets without CLOEXEC and
-// outside the fork guard, so they are made here.
+// listen(): the listening socket, and the door to it. A peer that has not proven that it belongs to
+// the job waits at the door, where there is little room. asio would make the sockets without
+// CLOEXEC and outside the fork guard, so they are made here.
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -24,7 +24,7 @@ constexpr Duration kPauseWithoutDescriptors = std::chrono::milliseconds(100);
 constexpr int kTurnsOfDoor = 64;  // New connections, before the loop goes on.
 constexpr Duration kPauseAtFullDoor = std::chrono::milliseconds(5);
 constexpr Duration kBetweenLooks = std::chrono::milliseconds(50);
-// How long the next word of somebody at a full door is waited for.
+// How long a peer at a full door may take for its next word.
 constexpr Duration kMoment = std::chrono::milliseconds(100);
 
 // A quarter of the descriptors is for strangers, at most.
@@ -54,7 +54,7 @@ class ListenerImpl : public Listener {
 
     void accept_all() {
       for (int turn = 0; acceptor.is_open(); ++turn) {
-        if (turn == kTurnsOfDoor) return pause({});  // Those at the door have theirs.
+        if (turn == kTurnsOfDoor) return pause({});  // Those at the door have their turn.
         if (!make_room()) return pause(kPauseAtFullDoor);
         const int fd = accept_one();
         if (fd >= 0) {
@@ -67,7 +67,7 @@ class ListenerImpl : public Listener {
       }
     }
 
-    // What comes meanwhile waits in the kernel.
+    // Connections that come meanwhile wait in the kernel.
     void pause(Duration time) {
       loop.after(time, [weak = weak_from_this()] {
         if (const auto self = weak.lock()) self->accept_all();
@@ -82,21 +82,22 @@ class ListenerImpl : public Listener {
       return fd;
     }
 
-    // Whoever belongs to the job answers within milliseconds. So if all the room is taken, those go
-    // who have let the scheduler wait: many who say nothing keep nobody out for long.
+    // If the door is full, sends away a peer that lets this process wait. A process of the job
+    // answers within milliseconds, so silent strangers keep it out only for a moment, however many
+    // they are.
     bool make_room() {
       if (at_door.size() < room) return true;
       std::erase_if(at_door, [](const auto& one) { return one->is_over(); });
       return at_door.size() < room || send_oldest_away(kMoment);
     }
 
-    // As long as anybody stands at the door, for those whose time is over.
+    // Sends away the peers whose time is over. Runs as long as any peer stands at the door.
     void look_after() {
       std::erase_if(at_door, [&](const auto& one) {
         if (one->is_over()) return true;
         const Duration stood = Loop::now() - one->began();
         if (stood < options.door.patience) return false;
-        // It is this process that was late, after a pause of the whole host.
+        // This process is late, and not the peer: the whole host may have paused.
         if (stood < 2 * options.door.patience && one->has_spoken()) return false;
         one->abandon();
         refused(one->peer(), "it has proven nothing in time");
@@ -137,8 +138,8 @@ class ListenerImpl : public Listener {
       close_guarded(proven.socket);
     }
 
-    // Of those that the scheduler has waited for, for so long; who has opened TLS is no stranger.
-    // False: there is none.
+    // Sends away the oldest peer for whose next word this process has waited for `waited`. A peer
+    // that has opened TLS is no stranger, and stays. False: there is no such peer.
     bool send_oldest_away(Duration waited) {
       const auto now = Loop::now();
       const auto oldest = std::find_if(at_door.begin(), at_door.end(), [&](const auto& one) {
@@ -239,7 +240,8 @@ Result<std::unique_ptr<Listener>> listen(Loop& loop, const std::string& host, st
   }
   int fd = -EADDRNOTAVAIL;
   Tcp protocol = Tcp::v4();
-  // Not the next one if another process has the port here: clients come to this one first.
+  // If another process has the port at this address, the next address is not tried: clients would
+  // reach that process first.
   const auto next = [&] { return fd < 0 && fd != -EADDRINUSE; };
   for (auto address = found.begin(); address != found.end() && next(); ++address) {
     protocol = address->endpoint().protocol();

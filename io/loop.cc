@@ -50,7 +50,8 @@ void Loop::Impl::await_bell() {
 
 void Loop::Impl::run_posted() {
   std::unique_lock lock(posted_mutex);
-  // Not those that the tasks post: they come in the next turn, after the sockets had theirs.
+  // Runs only the tasks that are there now. Those that they post come in the next turn, after the
+  // sockets had theirs.
   for (std::size_t left = posted.size(); left > 0 && !context.stopped(); --left) {
     const Task task = std::move(posted.front());
     posted.pop_front();
@@ -75,7 +76,8 @@ void Loop::Impl::set_alarm() {
 }
 
 void Loop::Impl::run_due_timers() {
-  // Not those that the tasks add: they come in the next turn, after the sockets had theirs.
+  // Runs only the timers that are there now. Those that their tasks add come in the next turn,
+  // after the sockets had theirs.
   const Due last{Loop::now(), newest_timer};
   while (!queue.empty() && queue.begin()->first <= last && !context.stopped()) {
     auto entry = queue.extract(queue.begin());
@@ -171,7 +173,8 @@ Instant Loop::now() {
 
 void Loop::run() {
   HF_ASSERT(impl_->runner.exchange(std::this_thread::get_id()) == std::thread::id());
-  // Also if a task throws because no descriptor is free. Whoever catches that gives up the loop.
+  // Done also if a task throws because no descriptor is free. The caller that catches this gives up
+  // the loop.
   const std::unique_ptr<Impl, void (*)(Impl*)> over(impl_.get(), [](Impl* impl) {
     impl->context.restart();
     impl->runner = std::thread::id();

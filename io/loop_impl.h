@@ -1,4 +1,4 @@
-// What a Loop is made of; for io/ alone, so that nobody else compiles asio.
+// The parts of a Loop. For io/ only, so that no other room compiles asio.
 #pragma once
 
 #include <asio/executor_work_guard.hpp>
@@ -33,8 +33,8 @@ struct Loop::Impl {
   std::vector<std::unique_ptr<asio::signal_set>> signals;
   std::atomic<std::thread::id> runner;
 
-  // What was posted. Asio's own queue wakes the loop while it holds a lock. A loop that runs at
-  // once would meet the lock and wait for the poster again.
+  // The tasks that were posted. Asio's own queue is not used, because it wakes the loop while it
+  // holds a lock: a loop that runs at once would wait for the poster again.
   std::mutex posted_mutex;
   std::deque<Task> posted;
   asio::posix::stream_descriptor bell{context};  // An eventfd.
@@ -43,7 +43,7 @@ struct Loop::Impl {
   void ring() const;
   void await_bell();
   void run_posted();
-  // That the caller may touch what belongs to the loop.
+  // Asserts that the caller may touch what belongs to the loop.
   void check_thread() const;
   void set_alarm();
   void run_due_timers();

@@ -23,7 +23,7 @@ void set_option(int fd, int level, int name, int value) {
   (void)::setsockopt(fd, level, name, &value, sizeof(value));
 }
 
-// One who is to say its first word.
+// Reads the first word of one peer.
 class Reading : public std::enable_shared_from_this<Reading> {
  public:
   using Descriptor = asio::posix::stream_descriptor;
@@ -36,13 +36,13 @@ class Reading : public std::enable_shared_from_this<Reading> {
         missing_(std::move(missing)),
         answer_(std::move(answer)),
         watched_(loop.impl().context, stream_.descriptor()) {}
-  // Here too: it may go with its loop, in the midst of waiting.
+  // Not only in end(): this may be destroyed with its loop, in the midst of waiting.
   ~Reading() {
     if (watched_.is_open()) watched_.release();
   }
 
   void begin(Duration patience) {
-    // What waits for the socket holds this.
+    // Weak: the wait for the socket holds this.
     timer_ = loop_.after(patience, [weak = weak_from_this()] {
       if (const auto self = weak.lock()) self->fail("it has not said in time what it wants");
     });
@@ -85,7 +85,7 @@ class Reading : public std::enable_shared_from_this<Reading> {
 
   void end() {
     loop_.cancel(timer_);
-    watched_.release();  // What waits is told that it is over.
+    watched_.release();  // Ends the wait for the socket.
   }
 
   Loop& loop_;

@@ -34,7 +34,7 @@ class PeerStream {
   [[nodiscard]] Stream& stream() { return stream_; }
   [[nodiscard]] int descriptor() const { return socket_; }
   [[nodiscard]] const std::string& peer() const { return peer_; }  // "host:port", numeric.
-  // Both ends read and write nothing any more. Of any thread, as long as this lives.
+  // Both ends read and write nothing any more. Any thread may call it, as long as this lives.
   void cut() const;
 
  private:

@@ -24,7 +24,7 @@ Membership peers(std::shared_ptr<tls::Context> tls = nullptr) {
   return {.job = "job", .token = kToken, .kind = wire::PeerKind::kPeer, .tls = std::move(tls)};
 }
 
-// Until all is written, or the stream is over.
+// Writes `bytes`, until the stream is over at most. Returns whether all are written.
 bool say(PeerStream& to, std::string_view bytes) {
   while (!bytes.empty()) {
     const auto [outcome, count] = to.stream().write(bytes);
@@ -39,7 +39,7 @@ bool say(PeerStream& to, std::string_view bytes) {
   return true;
 }
 
-// `size` bytes, or fewer if the stream is over.
+// Reads `size` bytes, or fewer if the stream is over.
 std::string hear(PeerStream& from, std::size_t size) {
   std::string heard(size, '\0');
   std::size_t have = 0;
@@ -74,7 +74,7 @@ class PeerStreamTest : public testing::Test {
                           }});
   }
 
-  // Until both ends know.
+  // Connects the two ends, and waits until both know the result.
   void meet(Membership membership = peers()) {
     connect_stream(loop, "127.0.0.1", listener_->port(), std::move(membership), seconds(30),
                    [this](Result<PeerStream> made) {
@@ -133,7 +133,7 @@ TEST_F(PeerStreamTest, UnderTlsTakesNobodyOfAnotherAuthority) {
   EXPECT_NE(error.find("certificate"), std::string::npos) << error;
 }
 
-// Its certificate was issued for a server, so it is no worker.
+// The other end's certificate is a server's, so that end is no worker.
 TEST_F(PeerStreamTest, UnderTlsTakesNoServerForAPeer) {
   tls::Papers papers;
   const auto scheduler = *papers.context(tls::Role::kServer);
@@ -201,7 +201,7 @@ TEST_F(PeerStreamTest, ReadsTheFirstWordAndNotAByteMore) {
     meet(membership);
     ASSERT_TRUE(here && there) << error << " / " << refused;
     std::optional<FirstWord> word;
-    // Its first letter says how long it is.
+    // The first letter says how long the word is.
     const auto missing = [](std::string_view so_far) {
       return so_far.empty() ? 1 : static_cast<std::size_t>(so_far[0] - '0') + 1 - so_far.size();
     };

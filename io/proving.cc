@@ -73,7 +73,7 @@ Proving::Proving(Loop& loop, asio::ip::tcp::socket socket, Membership membership
       peer_(peer_of(socket_)),
       stream_(socket_.native_handle()),
       handshake_(new_handshake(membership_, side)) {
-  // Two messages of one end follow one another where TLS begins and ends.
+  // Sends at once: where TLS begins and ends, one end sends two messages in a row.
   const int yes = 1;
   (void)::setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
 }
@@ -84,7 +84,7 @@ Proving::~Proving() {
 
 void Proving::begin(Done done) {
   done_ = std::move(done);
-  // A server hears first: who says nothing costs no more than the socket.
+  // A server waits for the first word: a silent peer costs no more than the socket.
   side_ == Side::kClient ? go_on(false) : wait(Stream::Outcome::kWantsToRead);
 }
 
@@ -138,7 +138,7 @@ Result<tls::SslPtr> Proving::begin_tls() {
   return membership_.tls->begin_with(side_ == Side::kClient ? Peer::kConnects : Peer::kAccepts);
 }
 
-// True: TLS is done, and the handshake goes on below it.
+// True: TLS is done, and the handshake goes on under it.
 bool Proving::shake_hands() {
   if (!stream_.is_under_tls()) {
     const bool names_host = side_ == Side::kClient && !is_among_peers();
@@ -162,7 +162,7 @@ bool Proving::shake_hands() {
     return false;
   }
   if (outcome == Stream::Outcome::kBroken || outcome == Stream::Outcome::kEnd) {
-    // A server that does not take a client for one of the job says nothing under TLS either.
+    // A server that has refused a client says nothing under TLS either.
     const bool refused = side_ == Side::kClient && !stream_.has_heard();
     fail(refused ? Error{Blame::kPeer, handshake_.why_closed()}
                  : stream_.why_broken("the TLS handshake"));
@@ -172,7 +172,7 @@ bool Proving::shake_hands() {
   return false;
 }
 
-// True: all that there is to say is written.
+// True: all messages so far are written.
 bool Proving::write() {
   outgoing_ += handshake_.to_send();
   while (!outgoing_.empty()) {
@@ -220,7 +220,7 @@ void Proving::finish() {
 void Proving::fail(Error error) {
   ends_ = true;
   stream_.end_writing();
-  // What waits for the peer's end holds this. If the timer held it too, a flood of peers that are
+  // The wait for the peer's end holds this. If the timer held it too, a flood of peers that are
   // gone would take a second's worth of memory.
   loop_.after(kGoodbye, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->abandon();
@@ -229,7 +229,7 @@ void Proving::fail(Error error) {
   if (!over_) say_goodbye();
 }
 
-// Until the peer closes its side, too.
+// Reads on until the peer closes its side, too.
 void Proving::say_goodbye() {
   std::array<char, kBlock> ignored;
   const ssize_t got = ::recv(socket_.native_handle(), ignored.data(), ignored.size(), MSG_DONTWAIT);

@@ -18,7 +18,7 @@ namespace holdfast::io {
 struct Proven {
   asio::ip::tcp::socket socket;
   Stream stream;
-  wire::PeerKind kind{};  // Of the peer of a server.
+  wire::PeerKind kind{};  // A server's: what its peer is.
   std::string peer;
 };
 
@@ -43,7 +43,7 @@ class Proving : public std::enable_shared_from_this<Proving> {
   [[nodiscard]] bool is_opened() const { return handshake_.is_opened(); }
   // Since when it has been waiting for the peer's next word: a whole one, not a letter of it.
   [[nodiscard]] Instant waits_since() const { return waits_since_; }
-  // Whether there is something of the peer that was not read yet.
+  // Whether the peer has sent something that was not read yet.
   [[nodiscard]] bool has_spoken();
   // Whether it is over, and its socket closed or given away.
   [[nodiscard]] bool is_over() const { return over_; }
@@ -72,7 +72,7 @@ class Proving : public std::enable_shared_from_this<Proving> {
   Stream stream_;
   link::Handshake handshake_;
   std::string outgoing_;
-  bool ends_ = false;  // It has failed; what the peer still says is not heard.
+  bool ends_ = false;  // It has failed: what the peer still sends is dropped.
   std::size_t ignored_ = 0;
   const Instant began_ = Loop::now();
   Instant waits_since_ = began_;

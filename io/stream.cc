@@ -142,7 +142,7 @@ Stream::Moved Stream::outcome_of(int result) {
   return {Outcome::kBroken};
 }
 
-// Who reads and who writes may both find it broken.
+// Atomic, because a thread that reads and one that writes may both find the socket broken.
 Stream::Moved Stream::broken_by(int error_number) {
   std::atomic_ref(error_number_).store(error_number, std::memory_order_relaxed);
   return {Outcome::kBroken};
@@ -159,7 +159,7 @@ void Stream::end_writing() {
 
 Result<std::string> Stream::binding() const {
   HF_ASSERT(ssl_ != nullptr);
-  // Without it, who stands between two ends can give both connections the same keys (RFC 7627).
+  // Without it, an attacker between two ends can give both connections the same keys (RFC 7627).
   if (SSL_version(ssl_.get()) < TLS1_3_VERSION && SSL_get_extms_support(ssl_.get()) != 1) {
     return Error{Blame::kUser,
                  "the TLS handshake was of TLS 1.2 without the extended master secret (RFC 7627), "
@@ -170,7 +170,7 @@ Result<std::string> Stream::binding() const {
   const int made = SSL_export_keying_material(
       ssl_.get(), reinterpret_cast<unsigned char*>(bytes.data()), bytes.size(),
       kBindingLabel.data(), kBindingLabel.size(), nullptr, 0, 0);
-  HF_ASSERT(made == 1);  // It fails before the handshake alone.
+  HF_ASSERT(made == 1);  // It fails only before the handshake.
   return bytes;
 }
 

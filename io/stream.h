@@ -32,11 +32,12 @@ class Stream {
     std::size_t bytes = 0;  // kDone: how many, at least one.
   };
 
-  // From here on, TLS; `ssl` has not shaken hands yet. Call shake_hands() until it is done.
+  // From here on the stream is under TLS. `ssl` has not shaken hands yet. Call shake_hands() until
+  // it is done.
   void put_under_tls(tls::SslPtr ssl);
   [[nodiscard]] Outcome shake_hands();
   [[nodiscard]] bool is_under_tls() const { return ssl_ != nullptr; }
-  // Under TLS: the peer has sent anything since it began.
+  // Under TLS: whether the peer has sent anything since TLS began.
   [[nodiscard]] bool has_heard() const;
 
   [[nodiscard]] Moved read(std::span<char> into);
@@ -45,11 +46,11 @@ class Stream {
   // Tells the peer that nothing more comes.
   void end_writing();
 
-  // Under TLS, after the handshake: bytes that only the two ends of this connection know. An error:
-  // this TLS 1.2 has none that are its own.
+  // Under TLS, after the handshake: bytes that only the two ends of this connection know. Errors:
+  // this is TLS 1.2 without such bytes.
   [[nodiscard]] Result<std::string> binding() const;
 
-  // What broke it; `what` names the connection. TLS says itself what is wrong.
+  // What broke it; `what` names the connection. Under TLS, OpenSSL says what is wrong.
   [[nodiscard]] Error why_broken(std::string_view what) const;
 
  private:
@@ -59,7 +60,7 @@ class Stream {
   int socket_;
   tls::SslPtr ssl_;
   int error_number_ = 0;
-  std::string words_;  // TLS's.
+  std::string words_;  // Why TLS broke.
 };
 
 }  // namespace holdfast::io

@@ -16,7 +16,7 @@ namespace holdfast::io {
 
 using os::TemporaryFolder;
 
-// What all processes of a test's job prove.
+// The membership of all processes in a test's job.
 inline constexpr const char* kToken = "a token for tests";
 inline const Membership kMembership{.job = "job", .token = kToken};
 
@@ -30,7 +30,7 @@ inline void run_to_stop(Loop& loop) {
   loop.cancel(limit);
 }
 
-// Somebody who connects to this port of this host, and says `bytes`.
+// A stranger: connects to this port of this host, and sends `bytes`.
 inline os::Fd stranger_at(std::uint16_t port, std::string_view bytes) {
   os::Fd raw = os::connected_to(port);
   EXPECT_TRUE(raw);

@@ -45,7 +45,7 @@ class TlsConnectionTest : public testing::Test {
 
   os::Fd stranger(std::string_view bytes) { return stranger_at(listener_->port(), bytes); }
 
-  // Until both ends are there, or both know why not.
+  // Connects, and waits until both ends are there, or both know why not.
   void meet(const std::shared_ptr<tls::Context>& context, const std::string& host = "127.0.0.1",
             const std::string& token = "") {
     connect(loop, host, listener_->port(), {.job = "job", .token = token, .tls = context},
@@ -98,7 +98,7 @@ TEST_F(TlsConnectionTest, BringsMessagesInOrder) {
   }
 }
 
-// Also where the first connection ended without a goodbye, and the server is another one by now.
+// The first connection may have ended without a goodbye, and the server may be another one by now.
 TEST_F(TlsConnectionTest, ResumesWhoComesBack) {
   const auto client = *papers.context(tls::Role::kClient);
   for (const int resumed : {0, 1}) {
@@ -119,7 +119,7 @@ TEST_F(TlsConnectionTest, ResumesWhoComesBack) {
 
 TEST_F(TlsConnectionTest, BringsLargeMessagesAndWhatIsQueuedAtTheEnd) {
   make_pair();
-  // In the two seconds that a connection takes to end, on a busy machine too.
+  // As much as is sent in the two seconds that a connection takes to end, on a busy machine too.
   const wire::Message big = wire::StatusReply{std::string(rounds(wire::kMaxBodyBytes) - 5, 'x')};
   after_closed = [&] { loop.stop(); };
   for (int i = 0; i < 2; ++i) there->send(big);
@@ -152,7 +152,7 @@ TEST_F(TlsConnectionTest, NamesAClientInTheClear) {
   EXPECT_NE(error.find("it speaks TLS, and this process does not"), std::string::npos) << error;
 }
 
-// A flood of those who come and go would otherwise take memory without bound.
+// Otherwise a flood of strangers that come and go would take memory without bound.
 TEST_F(TlsConnectionTest, KeepsNothingOfAStrangerWhoIsGone) {
   const auto context = *papers.context(tls::Role::kServer);
   serve(context);
@@ -163,7 +163,7 @@ TEST_F(TlsConnectionTest, KeepsNothingOfAStrangerWhoIsGone) {
   run_to_stop(loop);
   EXPECT_NE(refused.find("begins with TLS"), std::string::npos) << refused;
   listener_.reset();
-  int turns = 10;  // In which what was cancelled is told so.
+  int turns = 10;  // In these turns the cancelled operations end.
   const std::function<void()> turn = [&] { turns-- > 0 ? loop.post(turn) : loop.stop(); };
   loop.post(turn);
   run_to_stop(loop);
@@ -177,13 +177,13 @@ TEST_F(TlsConnectionTest, NamesAServerInTheClear) {
   EXPECT_NE(error.find("it speaks no TLS, and this process does"), std::string::npos) << error;
 }
 
-// Not even that it would have been a good one under TLS.
+// A stranger does not even learn that this is a server of TLS.
 TEST_F(TlsConnectionTest, BeginsNoTlsWithAStranger) {
   serve(*papers.context(tls::Role::kServer), "one token");
   const auto client = *papers.context(tls::Role::kClient);
   meet(client, "127.0.0.1", "");
   EXPECT_NE(refused.find("another token"), std::string::npos) << refused;
-  // TLS from the first byte on, as anybody's client begins it.
+  // TLS from the first byte on, as an ordinary client begins it.
   const auto ssl = client->begin();
   SSL_set_bio((*ssl).get(), BIO_new(BIO_s_mem()), BIO_new(BIO_s_mem()));
   (void)SSL_do_handshake((*ssl).get());
@@ -197,7 +197,7 @@ TEST_F(TlsConnectionTest, BeginsNoTlsWithAStranger) {
   EXPECT_LE(::recv(raw.get(), answer, sizeof answer, MSG_DONTWAIT), 0) << "no certificate";
 }
 
-// The room is that of the clear, and so are the moments.
+// The door has the same room and the same limits as in the clear.
 TEST_F(TlsConnectionTest, IsNotBlockedByStrangers) {
   serve(*papers.context(tls::Role::kServer), "", {.most = 8, .patience = seconds(3600)});
   std::vector<os::Fd> silent;
@@ -223,13 +223,13 @@ TEST_F(TlsConnectionTest, NamesARevokedClient) {
   const auto client = *papers.context(tls::Role::kClient);
   papers.revoke({serial});
   serve(*papers.context(tls::Role::kServer));
-  // The client's own list is from before.
+  // The client's own revocation list is from before.
   meet(client);
   EXPECT_NE(refused.find("revoked"), std::string::npos) << refused;
   EXPECT_NE(error.find("revoked"), std::string::npos) << error;
 }
 
-// It is not another token that keeps them apart.
+// The two ends have the same token: only TLS keeps them apart.
 TEST_F(TlsConnectionTest, TellsTheClientIfTheServerCanNotBeginTls) {
   auto config = papers.config;
   config.crl_path = papers.path("of the client.pem");

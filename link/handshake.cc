@@ -21,11 +21,11 @@ constexpr const char* kOtherRelease =
 
 constexpr char kInTheClear = 'c';
 constexpr char kUnderTls = 't';
-constexpr char kWouldBeUnderTls = 'x';  // A server's that can not begin it now.
+constexpr char kWouldBeUnderTls = 'x';  // From a server that can not begin TLS now.
 
-// Of a complaint: the kind, the proof, and how long the sentence is that follows.
+// A complaint begins with the kind, the proof, and the length of the sentence that follows.
 constexpr std::size_t kComplaintHead = 1 + kMacBytes + 1;
-constexpr unsigned kComplaint = 0x80;  // In a complaint's first byte, beside the kind.
+constexpr unsigned kComplaint = 0x80;  // Set in a complaint's first byte, besides the kind.
 
 bool is_complaint(std::string_view message) {
   return !message.empty() && (static_cast<unsigned char>(message[0]) & kComplaint) != 0;
@@ -39,7 +39,7 @@ bool is_form(char letter) {
   return letter == kInTheClear || letter == kUnderTls || letter == kWouldBeUnderTls;
 }
 
-// Of the first bytes of a peer, which are none of this release's.
+// Why a peer is refused whose first bytes are none of this release's.
 std::string why_wrong(std::string_view beginning) {
   // A record of TLS: "handshake", or "alert".
   const bool is_tls = beginning[0] == 0x16 || beginning[0] == 0x15;
@@ -65,7 +65,7 @@ Nonce nonce_from(std::string_view bytes) {
   return nonce;
 }
 
-// Of a peer whose form is not this end's.
+// Why a peer is refused whose form is not this end's.
 std::string why_other_form(char form) {
   return cat(form == kUnderTls ? "it speaks TLS, and this process does not: "
                                : "it speaks no TLS, and this process does: ",
@@ -154,7 +154,7 @@ std::string Handshake::to_send() {
 void Handshake::take_hello(std::string_view message) {
   const char form = message[kMagic.size()];
   client_nonce_ = nonce_from(message.substr(kMagic.size() + 1));
-  // Also to who has to learn the form by it.
+  // Sent also to a peer of the other form, which learns this end's form by it.
   to_send_ = cat(terms_.problem.empty() ? form_of(terms_) : kWouldBeUnderTls, view(server_nonce_));
   awaited_ = terms_.under_tls ? Awaited::kOpening : Awaited::kProof;
   if (form != form_of(terms_)) refuse(why_other_form(form));
@@ -188,7 +188,7 @@ void Handshake::go_on_under_tls(std::string binding) {
   }
 }
 
-// Whether the peer is what it says it is, by the key of this purpose.
+// Whether the peer has proven the kind that it claims, by the key of this purpose.
 bool Handshake::takes_claim(char letter, std::string_view proof, Purpose purpose,
                             std::string_view text) {
   const auto kind = static_cast<wire::PeerKind>(letter);
@@ -224,7 +224,7 @@ void Handshake::take_complaint(std::string_view message) {
   refuse(cat("it can not begin TLS: ", printable(text)));
 }
 
-// What this end says in place of all else.
+// Sends this end's problem, in place of all else.
 void Handshake::complain(Side side) {
   const auto text = std::string_view(terms_.problem).substr(0, kLongestProblem);
   const auto purpose =

@@ -1,9 +1,9 @@
 // Handshake: how both ends of a connection prove that they belong to one job, before anything else
 // is said on it.
 //
-// Pure: no clock, no socket, no randomness of its own. Whoever does not have the job's token learns
-// nothing from it but that Holdfast listens, and whether under TLS. docs/formats/handshake.md has
-// the byte table, and what each rule is good for.
+// Pure: no clock, no socket, no randomness of its own. A peer without the job's token learns only
+// that Holdfast listens here, and whether under TLS. docs/formats/handshake.md has the byte table,
+// and what each rule is good for.
 #pragma once
 
 #include <array>
@@ -24,15 +24,15 @@ using Nonce = std::array<char, kNonceBytes>;
 
 // What both ends have to agree on, or the proof fails.
 struct Terms {
-  std::string job;  // Its name.
-  Token token;      // What only its processes know.
+  std::string job;  // The job's name.
+  Token token;      // Only the job's processes know it.
   bool under_tls = false;
-  // Under TLS: why this end can not begin it now, in a sentence. Empty: it can. Whoever has the
-  // token hears it, cut to kLongestProblem.
+  // Under TLS: why this end can not begin it now, in a sentence. Empty: it can. A peer that has the
+  // token is told it, cut to kLongestProblem.
   std::string problem = {};
 };
 
-// One end. A nonce is of random bytes, and of one handshake alone.
+// One end of a handshake. A nonce is random, and serves one handshake only.
 class Handshake {
  public:
   static Handshake of_client(Terms terms, wire::PeerKind kind, const Nonce& nonce);
@@ -42,12 +42,13 @@ class Handshake {
   // it.
   enum class State : std::uint8_t { kUnderWay, kOpened, kProven, kRefused };
 
-  // Takes what has come off the beginning of `bytes`, as long as the handshake is under way. It
-  // never holds more than 289 bytes: a complaint.
+  // Takes bytes off the beginning of `bytes`, as long as the handshake is under way. It never holds
+  // more than 289 bytes: a complaint.
   State take(std::string_view& bytes);
   // How many bytes the awaited message still lacks. Read no more: what follows may be TLS's.
   [[nodiscard]] std::size_t missing() const { return wanted() - held_.size(); }
-  // kOpened, and TLS has shaken hands. `binding`: bytes that only its two ends can compute.
+  // Call it in kOpened, once TLS has shaken hands. `binding`: bytes that only the two ends of this
+  // TLS connection can compute.
   void go_on_under_tls(std::string binding);
   // What has to be sent now, also after a refusal.
   [[nodiscard]] std::string to_send();
@@ -55,7 +56,7 @@ class Handshake {
   // Whole messages of the peer, so far.
   [[nodiscard]] int words_taken() const { return words_taken_; }
 
-  // The peer has closed the connection before the end: why, as far as this end can tell.
+  // Why the peer has closed the connection before the handshake's end, as far as this end can tell.
   [[nodiscard]] std::string why_closed() const;
   // A server's: its peer has shown that it has the token.
   [[nodiscard]] bool is_opened() const { return opened_; }

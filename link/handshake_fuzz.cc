@@ -1,5 +1,5 @@
-// Whatever bytes come to an end of a handshake, in whatever pieces: it is not proven, TLS does not
-// begin, and it does not break. For libFuzzer.
+// For libFuzzer: any bytes, in any pieces, for one end of a handshake. They must not prove a peer,
+// let a client begin TLS, or break this end.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::size_t given = part.size();
     (void)end.take(part);
     bytes.remove_prefix(given - part.size());
-    // A client lets any server begin TLS, and believes it no more for that.
+    // A client begins TLS with any server, and believes it no more for that.
     if (end.state() == State::kOpened && !is_server) end.go_on_under_tls("of this connection");
     (void)end.to_send();
     (void)end.why_closed();

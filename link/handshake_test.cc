@@ -49,7 +49,7 @@ struct Meeting {
       : client(Handshake::of_client(of_client, kind, nonce(seed))),
         server(Handshake::of_server(of_server, nonce(seed + 1))) {}
 
-  // Until nobody has anything to say. `change` may change each message on its way.
+  // Runs until neither end has anything to say. `change` may change each message on its way.
   template <class Change>
   void run(Change change) {
     for (bool from_client = true;; from_client = !from_client) {
@@ -74,13 +74,13 @@ struct Meeting {
   }
 };
 
-// Each in the clear and under TLS.
+// Each test runs in the clear and under TLS.
 class HandshakeOf : public testing::TestWithParam<bool> {
  protected:
   const Terms terms = GetParam() ? kTls : kClear;
-  const std::size_t proof = GetParam() ? 3 : 2;  // Which message it is.
+  const std::size_t proof = GetParam() ? 3 : 2;  // The number of the proof among the messages.
 
-  // An end that has heard all before `which`, by handshakes that are good.
+  // A server that has got all messages before the proof, in a good handshake.
   [[nodiscard]] Handshake server_before_proof(const Nonce& drawn) const {
     auto server = Handshake::of_server(terms, drawn);
     auto client = Handshake::of_client(terms, PeerKind::kWorker, nonce(50));
@@ -171,7 +171,7 @@ TEST_P(HandshakeOf, RefusesWhatWasSaidInAnotherOne) {
   Meeting earlier(terms, terms, PeerKind::kWorker, 10);
   earlier.run();
   ASSERT_TRUE(earlier.both_proven());
-  // A recorded client to a server: all that it has said, each where it was said.
+  // Replays a recorded client's messages to a server, each at its place.
   auto server = Handshake::of_server(terms, nonce(99));
   std::string_view hello = earlier.said[0];
   std::string_view second = earlier.said[2];
@@ -181,7 +181,7 @@ TEST_P(HandshakeOf, RefusesWhatWasSaidInAnotherOne) {
   server = server_before_proof(nonce(99));
   std::string_view recorded = earlier.said[proof];
   EXPECT_EQ(server.take(recorded), State::kRefused);
-  // A recorded server to a client.
+  // Replays a recorded server's messages to a client.
   auto client = Handshake::of_client(terms, PeerKind::kWorker, nonce(98));
   std::string_view challenge = earlier.said[1];
   std::string_view welcome = earlier.said[proof + 1];
@@ -189,7 +189,7 @@ TEST_P(HandshakeOf, RefusesWhatWasSaidInAnotherOne) {
   EXPECT_EQ(client.take(welcome), State::kRefused);
 }
 
-// Somebody without the token sends each end back what it says itself, or what another one says.
+// A stranger without the token sends each end its own messages back, or those of another one.
 TEST_P(HandshakeOf, RefusesItsOwnWords) {
   auto client = Handshake::of_client(terms, PeerKind::kWorker, nonce(1));
   const std::string hello = client.to_send();
@@ -207,7 +207,7 @@ TEST_P(HandshakeOf, RefusesItsOwnWords) {
     EXPECT_EQ(same.take(back), State::kRefused);
   }
 
-  // Two clients of the job, each taken for the other's server.
+  // Two clients of the job: each is presented to the other as a server.
   auto one = Handshake::of_client(terms, PeerKind::kWorker, nonce(2));
   auto other = Handshake::of_client(terms, PeerKind::kWorker, nonce(3));
   const std::string first = one.to_send();
@@ -229,7 +229,7 @@ TEST_P(HandshakeOf, RefusesItsOwnWords) {
   }
 }
 
-// What proves one thing proves nothing else, between the same two ends and with the same nonces.
+// A proof for one purpose proves nothing else, between the same two ends and with the same nonces.
 TEST(Handshake, TakesNoAnswerOfOnePhaseInAnother) {
   const auto words = [](bool under_tls) {
     Meeting meeting(under_tls ? kTls : kClear, under_tls ? kTls : kClear);
@@ -239,7 +239,7 @@ TEST(Handshake, TakesNoAnswerOfOnePhaseInAnother) {
   };
   const auto clear = words(false);
   const auto tls = words(true);
-  // Every proof but the right one, in the place of each.
+  // At each place, every proof but the right one.
   const std::vector<std::string> proofs = {
       clear[2], tls[2], tls[3], std::string(1, '\0') + clear[3], std::string(1, '\0') + tls[4]};
   struct Place {
@@ -306,7 +306,7 @@ TEST_P(HandshakeOf, TakesBytesAsTheyComeAndLeavesWhatFollows) {
   }
 }
 
-// What follows the opening is TLS's: not a byte of it is taken.
+// The bytes after the opening belong to TLS: the handshake takes none of them.
 TEST(Handshake, LeavesWhatIsTlss) {
   Meeting good(kTls, kTls);
   good.run();
@@ -352,7 +352,8 @@ TEST_P(HandshakeOf, NamesAnotherRelease) {
     EXPECT_EQ(server.take(bytes), State::kRefused);
     EXPECT_TRUE(has(server.why(), "another release of Holdfast")) << server.why();
   }
-  // The release before answered in this way under TLS, and without a word in the clear.
+  // The previous release answered with this alert under TLS, and closed without a word in the
+  // clear.
   auto client = Handshake::of_client(terms, PeerKind::kWorker, nonce(1));
   EXPECT_TRUE(has(client.why_closed(), "another release of Holdfast")) << client.why_closed();
   std::string_view alert("\x15\x03\x01\x00\x02\x02\x46", 7);
@@ -382,7 +383,7 @@ TEST(Handshake, DerivesKeysAsRfc5869Does) {
   EXPECT_NE(key_for("another purpose", token), key);
 }
 
-// Whatever bytes come, an end without the right ones never comes to be proven or opened.
+// No random bytes bring an end to be proven or opened.
 TEST_P(HandshakeOf, IsNotProvenByChance) {
   Prng prng(7);
   Meeting good(terms, terms);

@@ -30,7 +30,7 @@ struct FreeMac {
 };
 using Keyed = std::unique_ptr<EVP_MAC_CTX, FreeMac>;
 
-// To be copied, once for each text.
+// A context with the key, to be copied for each text.
 Keyed keyed_by(std::string_view key) {
   const std::unique_ptr<EVP_MAC, FreeMac> hmac(EVP_MAC_fetch(nullptr, "HMAC", nullptr));
   Keyed context(EVP_MAC_CTX_new(hmac.get()));

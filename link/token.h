@@ -16,15 +16,15 @@ enum class Purpose : std::uint8_t {
   kMayBeginTls,
   kIsClient,
   kIsServer,
-  kClientComplains,  // It can not begin TLS.
+  kClientComplains,  // The client can not begin TLS.
   kServerComplains,
 };
 
-// Its keys are derived once, since a scheduler proves itself to thousands at a time. Copies share
-// them. Thread-safe.
+// The keys of a token are derived once, since a scheduler proves itself to thousands at a time.
+// Copies share them. Thread-safe.
 class Token {
  public:
-  Token() = default;             // None yet: it can prove nothing.
+  Token() = default;             // No token yet: it can prove nothing.
   Token(std::string_view text);  // NOLINT(google-explicit-constructor): it is that text.
   Token(const std::string& text) : Token(std::string_view(text)) {}  // NOLINT
   Token(const char* text) : Token(std::string_view(text)) {}         // NOLINT

@@ -13,7 +13,7 @@ namespace holdfast::os {
 
 Draft::Draft(FileName name, mode_t mode)
     : name_(std::move(name)), draft_(cat(name_.in_folder(), '.', random_bits(), ".tmp")) {
-  if (::access("/proc/self/fd", X_OK) == 0) {  // Through which it gets its name.
+  if (::access("/proc/self/fd", X_OK) == 0) {  // publish() names the file through this folder.
     const std::string folder = folder_of(draft_);
     file_.reset(::openat(name_.folder, folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, mode));
   }
@@ -24,7 +24,7 @@ Draft::Draft(FileName name, mode_t mode)
 }
 
 bool Draft::publish() {
-  if (!named_) {  // No call puts a file without a name in another's place.
+  if (!named_) {  // linkat() replaces no file, so this one needs a name of its own first.
     const std::string content = cat("/proc/self/fd/", get());
     named_ =
         ::linkat(AT_FDCWD, content.c_str(), name_.folder, draft_.c_str(), AT_SYMLINK_FOLLOW) == 0;

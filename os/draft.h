@@ -23,15 +23,15 @@ class [[nodiscard]] Draft {
   Draft& operator=(const Draft&) = delete;
 
   [[nodiscard]] int get() const { return file_.get(); }
-  // Gives it its name. False: errno says why.
+  // Gives the file its name, in place of the file that had it. False: errno says why.
   [[nodiscard]] bool publish();
-  // The file, which stays open and, where it has one, keeps its name.
+  // Returns the file, which stays open. If it was published, it keeps its name.
   [[nodiscard]] Fd take() { return std::move(file_); }
 
  private:
   const FileName name_;
-  const std::string draft_;  // Its name before that one.
-  bool named_ = false;       // Whether it has that one now.
+  const std::string draft_;  // Its name until it is published.
+  bool named_ = false;       // Whether it has the name draft_ now.
   Fd file_;
 };
 

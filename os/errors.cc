@@ -8,8 +8,8 @@
 namespace holdfast::os {
 namespace {
 
-// What to do if the system lacks something. It follows the system's own words. Empty if those say
-// enough.
+// A hint at what to do if the system lacks something. It follows the system's own words, and is
+// empty if these say enough.
 std::string_view error_hint(int error_number) {
   switch (error_number) {
     case EMFILE:

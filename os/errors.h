@@ -17,7 +17,7 @@ Error system_error(std::string_view what, const std::error_code& code);
 // The system's words for errno, e.g. "Permission denied".
 [[nodiscard]] std::string last_system_error();
 
-// The same where a process or a thread was to be made.
+// system_error() for a process or a thread that could not be made. It names the limits to raise.
 Error no_task(std::string_view what, int error_number);
 
 }  // namespace holdfast::os

@@ -43,7 +43,7 @@ Status make_directories(const std::string& path, mode_t mode) {
   for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
     const std::string folder = path.substr(0, end);
     struct stat about {};
-    // The error of mkdir() counts: that stat() finds no folder is no news.
+    // Reports the error of mkdir(), because stat() would only say that there is no folder.
     const int error_number = ::mkdir(folder.c_str(), mode) == 0 ? 0 : errno;
     const bool there =
         error_number == 0 || (::stat(folder.c_str(), &about) == 0 && S_ISDIR(about.st_mode));
@@ -53,7 +53,7 @@ Status make_directories(const std::string& path, mode_t mode) {
 }
 
 Result<Fd> open_own_file(const FileName& name, int flags) {
-  // O_NONBLOCK: a FIFO in its place keeps nobody waiting.
+  // O_NONBLOCK: if a FIFO has this name, the call must not wait.
   constexpr int kAlways = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
   Fd file(::openat(name.folder, name.in_folder().c_str(), flags | kAlways, 0600));
   if (!file && errno == ENOENT && (flags & O_CREAT) == 0) return file;
@@ -62,7 +62,7 @@ Result<Fd> open_own_file(const FileName& name, int flags) {
   if (!known && errno != ELOOP && errno != EISDIR && errno != ENXIO) {
     return system_error(cat("cannot open ", name.path), errno);
   }
-  // One that is replaced just now has no name any more.
+  // No link at all: the file was replaced just now.
   if (known && S_ISREG(about.st_mode) && about.st_uid == ::geteuid() && about.st_nlink <= 1) {
     return file;
   }
@@ -95,7 +95,7 @@ Result<Fd> write_locked_file(const FileName& name, std::string_view bytes, mode_
   (void)::flock(draft.get(), LOCK_EX | LOCK_NB);
   if (::fchmod(draft.get(), mode) != 0) return failed("cannot write ");  // Whatever the umask.
   if (!write_all(draft.get(), bytes)) return failed("cannot write ");
-  // Opened before the file has its name: who has no descriptor left leaves nothing.
+  // Opened before the file has its name: a process without a free descriptor is to leave nothing.
   const std::string above = folder_of(name.in_folder());
   const Fd folder(::openat(name.folder, above.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder) return failed("cannot sync ");

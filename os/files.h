@@ -32,16 +32,16 @@ struct FileName {
   [[nodiscard]] const std::string& in_folder() const { return name.empty() ? path : name; }
 
   int folder = AT_FDCWD;
-  std::string name;  // In the folder; empty: only the path tells.
-  std::string path;  // For messages.
+  std::string name;  // Within `folder`; empty: `path` is used.
+  std::string path;  // The whole path, for messages.
 };
 
-// Opens a file that this user's processes make for themselves, as all in a job's folder. Empty if
-// nothing has this name. Follows no link at its end. Errors: it is no plain file of this user, or
-// it has a second name (a hard link). O_CREAT makes it with mode 0600.
+// Opens a file that this user's processes make for themselves, like all files in a job's folder.
+// Empty if nothing has this name. Follows no link at its end. Errors: it is no plain file of this
+// user, or it has a second name (a hard link). O_CREAT makes it with mode 0600.
 Result<Fd> open_own_file(const FileName& name, int flags);
 
-// False: errno says why.
+// Writes all bytes. False: errno says why.
 [[nodiscard]] bool write_all(int fd, std::string_view bytes);
 
 Result<std::string> read_file(const std::string& path);
@@ -52,8 +52,8 @@ Result<std::string> read_rest(const Fd& file, const std::string& path);
 // meanwhile. The file and its folder are synced, so a power loss changes nothing either.
 Status write_file_atomically(const std::string& path, std::string_view bytes, mode_t mode = 0600);
 
-// The same for a file that is locked (flock) before it gets its name. So nobody finds it unlocked.
-// The descriptor holds the lock, if the file system has locks.
+// write_file_atomically() for a file that is locked (flock) before it gets its name. So nobody
+// finds it unlocked. The descriptor holds the lock, if the file system has locks.
 Result<Fd> write_locked_file(const FileName& name, std::string_view bytes, mode_t mode = 0600);
 
 // The bytes of a file from byte `from` on, at most its last 64 KiB. Empty if it can not be read.
@@ -62,7 +62,7 @@ std::string end_of(const std::string& path, std::uint64_t from);
 // The last `lines` lines of a file, at most 64 KiB. Empty if it can not be read.
 std::string tail(const std::string& path, std::size_t lines);
 
-// What is free on the file system of a path; 0 if that can not be told.
+// How many bytes are free on the file system of a path; 0 if that can not be told.
 std::uint64_t free_bytes(const std::string& path);
 
 // The sorted names of all that is in a folder. Empty if it can not be read.

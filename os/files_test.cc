@@ -36,7 +36,7 @@ TEST(Files, MakesFoldersWithTheMode) {
   EXPECT_NE(refused.error().what.find(folder / "file"), std::string::npos);
 }
 
-// As of a file system that is read-only: what is not there can not be made.
+// Like on a read-only file system: a folder that is missing can not be made.
 TEST(Files, SaysWhyAFolderCanNotBeMadeAndNotThatItIsNotThere) {
   const TemporaryFolder folder;
   fs::create_symlink(folder / "nowhere", folder / "link");
@@ -99,7 +99,8 @@ TEST(Files, GivesAJobAFolderOfItsOwn) {
   EXPECT_FALSE(runtime_directory(std::string(101, 'x')));
 }
 
-// Whose last job ends just now: its folder of all jobs goes with that (runtime/job_files.h).
+// The user's last other job ends just now, and with it the folder of all jobs goes
+// (runtime/job_files.h).
 TEST(Files, GivesAJobAFolderWhileAnotherTakesTheUsersAway) {
   constexpr int kNoMount = 77;
   const pid_t child = ::fork();
@@ -137,7 +138,8 @@ TEST(Host, TellsItsOwnAddressesFromOthers) {
   for (const char* own : {"127.0.0.1", "127.9.9.9", "0.0.0.0", "::1", "localhost", ""}) {
     EXPECT_FALSE(is_address_elsewhere(own)) << own;
   }
-  for (const char* other : {"192.0.2.1", "2001:db8::1"}) {  // Nobody's: for documents.
+  // Addresses for documents, which no host has.
+  for (const char* other : {"192.0.2.1", "2001:db8::1"}) {
     EXPECT_TRUE(is_address_elsewhere(other)) << other;
   }
 }

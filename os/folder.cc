@@ -28,7 +28,7 @@ Error of_another(const std::string& path, uid_t owner) {
                               " and is left alone; only that user or root can remove it"));
 }
 
-// Why there is no such folder that could be opened. Only words depend on this second look.
+// The error if the folder could not be opened. Only its words depend on this second look.
 Error not_opened(int above, const std::string& name, const std::string& path, int error_number) {
   struct stat about {};
   if (::fstatat(above, name.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0) {

@@ -1,6 +1,6 @@
 // Folder: an open folder that belongs to this user alone. All that is done in it goes through its
-// descriptor and follows no link. So whoever can write above it cannot turn it against this user.
-// Thread-safe; errors name the path.
+// descriptor and follows no link. So a user who can write above the folder can not turn it against
+// this user. Thread-safe; errors name the path.
 #pragma once
 
 #include <optional>
@@ -23,15 +23,15 @@ class [[nodiscard]] Folder {
   // another user's, or other users have rights in it. `path` may have links above its last
   // component.
   static Result<Folder> open(const std::string& path);
-  // The same for a folder in this one.
+  // open() for a folder in this one.
   [[nodiscard]] Result<Folder> sub(const std::string& name) const;
-  // The same. If nothing has this name, it makes the folder.
+  // open() and sub(), but if nothing has this name, they make the folder.
   static Result<Folder> make(const std::string& path);
   [[nodiscard]] Result<Folder> make_sub(const std::string& name) const;
 
   explicit operator bool() const { return static_cast<bool>(fd_); }
   [[nodiscard]] int get() const { return fd_.get(); }
-  // For messages, and for those who check for themselves what they open.
+  // For messages, and for callers that open files by path and check them themselves.
   [[nodiscard]] const std::string& path() const { return path_; }
 
   // The sorted names of all that is in it. Empty if it can not be read.
@@ -39,7 +39,7 @@ class [[nodiscard]] Folder {
 
   // A file in it, if open_own_file() (os/files.h) accepts it.
   [[nodiscard]] Result<std::string> read(const std::string& name) const;
-  // The same. Nothing if nothing has this name, or if this is no open folder.
+  // read(), but nullopt if nothing has this name, or if this is no open folder.
   [[nodiscard]] Result<std::optional<std::string>> read_if_there(const std::string& name) const;
   // As write_file_atomically() and write_locked_file() (os/files.h).
   [[nodiscard]] Status write(const std::string& name, std::string_view bytes) const;

@@ -1,4 +1,4 @@
-// Folder: that neither another user nor a link leads it out of itself.
+// Folder: neither another user nor a link leads it to files elsewhere.
 #include "os/folder.h"
 
 #include <gtest/gtest.h>
@@ -111,7 +111,7 @@ TEST_F(Traps, InThePlaceOfAFolderAreRefused) {
                 "0700"));
 }
 
-// Between the opening and each use.
+// The folder is replaced by a link after it was opened.
 TEST_F(Traps, DoNotCatchAFolderThatIsHeldOpen) {
   const std::string away = above_ / "away";
   fs::rename(in_, away);
@@ -127,7 +127,7 @@ TEST_F(Traps, DoNotCatchAFolderThatIsHeldOpen) {
 }
 
 TEST(Folder, OfAnotherUserIsLeftAlone) {
-  if (!is_root()) {  // The other user is root.
+  if (!is_root()) {  // Then root is the other user.
     EXPECT_EQ(why_not(Folder::open("/usr")), cat("/usr belongs to user 0", kAlone));
     return;
   }

@@ -38,7 +38,7 @@ void after_fork_in_child() {
   fork_mutex().unlock();
 }
 
-// Its bit stands in this word.
+// The word that holds the descriptor's bit.
 std::uint64_t& word_of(int fd) {
   const auto index = static_cast<std::size_t>(fd);
   HF_ASSERT(fd >= 0 && index < kMostDescriptors);

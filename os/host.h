@@ -14,10 +14,10 @@ namespace holdfast::os {
 // '_' and '-', and does not start with '.'.
 Result<std::string> runtime_directory(const std::string& job);
 
-// Where it lies, or would. Makes and checks nothing.
+// The path that runtime_directory() returns. Makes and checks nothing.
 std::string runtime_path(const std::string& job);
 
-// Opens what runtime_directory() gave, and checks it again. Empty if it is there no more.
+// Opens a folder that runtime_directory() has returned, and checks it again. Empty if it is gone.
 Result<Folder> open_runtime_directory(const std::string& path);
 
 // This host's name for people, or "localhost". Two hosts may have the same name, and it may change.
@@ -32,14 +32,14 @@ bool is_address_elsewhere(const std::string& host);
 // The numeric address at this end of a connected socket; empty: it has none.
 std::string local_address(int socket);
 // The numeric address of this host from which it would reach `host`, an address or a name. Sends
-// nothing. Empty: it would not.
+// nothing. Empty: it can not be reached.
 std::string address_towards(const std::string& host);
-// Whether a numeric address leads to this host from this host alone.
+// Whether a numeric address is a loopback address, which only this host itself can reach.
 bool is_loopback(const std::string& address);
 
 // Names what processes must share in order to meet in memory: first boot_name(), then the file
-// system behind runtime_directory(), and the numbers of processes. Two containers have the same
-// name only if they share /dev/shm and the PID namespace (docker's --ipc and --pid).
+// system behind runtime_directory(), and the PID namespace. Two containers have the same name only
+// if they share /dev/shm and the PID namespace (docker's --ipc and --pid).
 std::string shared_memory_name();
 
 }  // namespace holdfast::os

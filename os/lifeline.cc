@@ -25,10 +25,10 @@ enum End : std::uint32_t { kNotNoted, kWell, kBadly };
 struct Page {
   std::uint64_t magic;
   std::uint32_t phase;    // A futex: watchers wait here until it leaves kUnheld.
-  std::int32_t holder;    // Its process; written before `phase` becomes kHeld.
-  Version version;        // The last step that it has noted.
-  std::uint32_t end;      // Of the job, as it has noted it.
-  std::uint32_t ready;    // 1: noted.
+  std::int32_t holder;    // The holder's pid; written before `phase` becomes kHeld.
+  Version version;        // The last step that the holder has noted.
+  std::uint32_t end;      // An End: of the job, as the holder has noted it.
+  std::uint32_t ready;    // 1: the holder, a spare, is ready.
   pthread_mutex_t alive;  // Robust; locked before `phase` becomes kHeld.
 };
 
@@ -46,7 +46,7 @@ void await_holder(Page& page) {
   syscall(SYS_futex, &page.phase, FUTEX_WAIT, kUnheld, &limit, nullptr, 0);
 }
 
-// Unheld, and without its name yet.
+// Makes an unheld page, which does not have its name yet.
 Result<Mapping> make_page(const std::string& path) {
   Result<Mapping> mapping = make_file(path, kBytes);
   if (!mapping) return mapping;
@@ -164,7 +164,7 @@ Result<Ending> wait_for_death(const std::string& path, const std::atomic<bool>& 
     if (locked == Locked::kUnusable) {
       return Error{Blame::kWorld, cat("The lifeline ", path, " is corrupt.")};
     }
-    // It may be free by now, since another watcher may have been first.
+    // kFree may mean a death, too: another watcher may have been first.
     const bool released = phase_of(page) == kReleased;
     unlock_robust(page.alive);
     return released ? Ending::kReleased : Ending::kDied;

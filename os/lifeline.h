@@ -1,5 +1,5 @@
-// Tells of a process's death within a tenth of a millisecond, however large its memory is. A
-// lifeline is a robust mutex in a small shared file. The process holds it for life, and a watcher
+// Lifeline: tells of a process's death within a tenth of a millisecond, however large its memory
+// is. It is a robust mutex in a small shared file. The process holds it for life, and a watcher
 // waits for it.
 //
 // The kernel releases robust mutexes before it frees the process's memory. A closed connection or a
@@ -41,11 +41,12 @@ class Lifeline {
   // it first. A forked child does not hold the lifeline.
   [[nodiscard]] static Result<Lifeline> hold(const std::string& path);
   Lifeline(Lifeline&&) noexcept = default;
-  // The holder has made this step: its watcher reads so after the holder's end, too.
+  // Records that the holder has made this step. A watcher can read that after the holder's end,
+  // too.
   void note(Version version) const;
-  // The holder, a spare, waits for its place, and can go on with it at once.
+  // Records that the holder, a spare, waits for its place, and can go on with it at once.
   void note_ready() const;
-  // The holder has heard that the job has ended, well or not: its watcher reads so, likewise.
+  // Records that the job has ended, well or not. A watcher can read that likewise.
   void note_end(bool well) const;
   ~Lifeline();  // Releases it: at once in the thread that called hold(), within 200 ms in another.
 

@@ -37,7 +37,7 @@ void end(pid_t child) {
   EXPECT_EQ(waitpid(child, nullptr, 0), child);
 }
 
-// Leaks the lifeline, as a process does that dies.
+// Leaks the lifeline, so that only a death ends it.
 void hold_for_life(const std::string& path) {
   Result<Lifeline> lifeline = Lifeline::hold(path);
   if (!lifeline) _exit(5);
@@ -61,7 +61,7 @@ TEST(Lifeline, TellsOfADeathToEveryWatcher) {
   end(child);
   EXPECT_EQ(first.get(), Ending::kDied);
   EXPECT_EQ(second.get(), Ending::kDied);
-  EXPECT_EQ(must_end(path), Ending::kDied);  // And to those who come too late.
+  EXPECT_EQ(must_end(path), Ending::kDied);  // A watcher that comes too late learns it, too.
 }
 
 TEST(Lifeline, IsWatchedFromBeforeItIsHeld) {

@@ -29,7 +29,7 @@ class [[nodiscard]] Mapping {
   ~Mapping();
 
   explicit operator bool() const { return bytes_.data() != nullptr; }
-  void keep_mapped() { bytes_ = {}; }  // For the life of the process.
+  void keep_mapped() { bytes_ = {}; }  // Never unmaps it.
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
   [[nodiscard]] std::byte* at(std::uint64_t offset) const { return bytes_.data() + offset; }
   template <class T>

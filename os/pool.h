@@ -13,7 +13,8 @@ namespace holdfast::os {
 
 class Pool {
  public:
-  // Including the caller: starts threads - 1. Throws std::system_error where there can be no more.
+  // `threads` includes the caller: starts threads - 1. Throws std::system_error if there can be no
+  // more.
   explicit Pool(std::size_t threads);
   ~Pool();
   Pool(const Pool&) = delete;

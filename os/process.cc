@@ -56,10 +56,10 @@ std::optional<Stat> parse(std::string_view text) {
 
 struct Look {
   bool gone = false;
-  std::optional<Stat> stat;  // Nothing where it is gone, or where we can not look just now.
+  std::optional<Stat> stat;  // nullopt: the process is gone, or can not be looked at just now.
 };
 
-// At /proc/<pid>/stat, or a thread's.
+// `path`: /proc/<pid>/stat, or that of a thread.
 Look look_at(const std::string& path) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::array<char, 4096> text{};
@@ -85,7 +85,7 @@ Status send_signal(int pidfd, int signal) {
 }
 
 Status signal_group(pid_t leader, int signal) {
-  HF_ASSERT(leader > 1);  // 0 and 1 would mean quite other processes.
+  HF_ASSERT(leader > 1);  // 0 would mean this process's own group, and 1 all processes.
   if (::kill(-leader, signal) == 0 || errno == ESRCH) return {};
   return system_error(cat("cannot send signal ", signal, " to the processes of ", leader), errno);
 }

@@ -118,7 +118,7 @@ TEST(Spawn, HandsDescriptorsOverUnderTheirNewNumbersAndNoOthers) {
   std::ofstream(folder / "b") << "B";
   const Fd a(::open((folder / "a").c_str(), O_RDONLY | O_CLOEXEC));
   const Fd b(::open((folder / "b").c_str(), O_RDONLY | O_CLOEXEC));
-  const Fd stray(::open((folder / "a").c_str(), O_RDONLY));  // Someone forgot CLOEXEC.
+  const Fd stray(::open((folder / "a").c_str(), O_RDONLY));  // A descriptor without CLOEXEC.
   auto options = shell(cat("cat <&", a.get(), "; cat <&", b.get(),
                            "; for n in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19; do"
                            " if [ -e /proc/$$/fd/$n ]; then echo $n; fi; done"));
@@ -171,7 +171,7 @@ TEST(Spawn, SetsThePriority) {
   end(child);
 }
 
-// A launcher that ends a job signals its agent at just the instant at which that starts something.
+// When a launcher ends a job, its signal may reach the agent while that starts a process.
 TEST(Spawn, IsNotConfusedByASignalThatComesMeanwhile) {
   struct sigaction nothing {};
   struct sigaction before {};
@@ -261,7 +261,7 @@ TEST(Slice, IsNothingForThreadsThatAreNotOrdinary) {
 }
 
 // The test forks a parent, which spawns a child that holds a pipe; SIGKILL to the parent must end
-// the child, which the pipe's end tells.
+// the child, which shows in the end of the pipe.
 TEST(Spawn, LetsNoChildOutliveItsParent) {
   auto [reading, writing] = make_pipe();
   auto [ready, tell] = make_pipe();
@@ -346,7 +346,7 @@ TEST(Process, IsStoppedBetweenTwoSignals) {
   EXPECT_EQ(*wait_for(child.pidfd.get()), (Exit{0, SIGKILL}));
 }
 
-// What the forked child of the next test does: much memory, and threads that write without a pause.
+// The forked child of the next test: it has much memory, and threads that write without a pause.
 [[noreturn]] void write_for_ever(std::atomic<std::uint64_t>* counters, std::size_t bytes,
                                  int tell) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -442,7 +442,7 @@ TEST(FindProgram, RefusesAScriptWhoseInterpreterIsMissing) {
   };
   EXPECT_EQ(why("#!/bin/sh"), "found");
   EXPECT_EQ(why("#! /bin/sh -e"), "found");
-  EXPECT_EQ(why("#!"), "found");  // The kernel's affair.
+  EXPECT_EQ(why("#!"), "found");  // The kernel finds the error.
   EXPECT_EQ(why("true"), "found");
   EXPECT_NE(why("#!/no/such/sh -e").find("/no/such/sh,"), std::string::npos);
   EXPECT_NE(why("#!/bin/sh\r").find("line ends of Windows"), std::string::npos);

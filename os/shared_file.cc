@@ -26,7 +26,7 @@ Error no_room(std::uint64_t bytes, const std::string& path) {
                              " bytes; enlarge that file system or name another.")};
 }
 
-// Asks first, rather than fill a whole file system to learn the same.
+// Fails early, rather than fill a whole file system only to find that it is too small.
 Status check_room(const Fd& file, std::uint64_t bytes, const std::string& path) {
   struct statvfs system {};
   const bool limited = fstatvfs(file.get(), &system) == 0 && system.f_blocks > 0;

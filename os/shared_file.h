@@ -18,7 +18,7 @@ struct Found {
   std::uint64_t bytes = 0;
 };
 [[nodiscard]] Result<Found> find_file(const std::string& path, Access access);
-// The whole of it.
+// Maps the whole file.
 [[nodiscard]] Result<Mapping> map_file(const Found& found, Access access, const std::string& path);
 
 // Makes a file of zeros at path + ".new", with all its memory taken, in huge pages if the kernel
@@ -27,7 +27,8 @@ struct Found {
 [[nodiscard]] Result<Mapping> make_file(const std::string& path, std::uint64_t bytes);
 [[nodiscard]] Status give_name(const std::string& path);
 
-// The same without a name: it goes with the process, unless it is given the name path + ".new".
+// make_file() without a name: the file goes with the process, unless give_draft_name() gives it the
+// name path + ".new".
 struct Unnamed {
   Fd file;
   Mapping mapping;

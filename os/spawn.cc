@@ -114,7 +114,7 @@ bool set_idle(pid_t child) {
   return pid;
 }
 
-// Nothing once the child has become its program, because exec closes the pipe. A signal that
+// nullopt once the child has become its program, because exec closes the pipe. A signal that
 // interrupts the read is no answer.
 std::optional<Trouble> trouble_from(int fd) {
   Trouble trouble;
@@ -148,7 +148,7 @@ void stop_ignoring_children() {
 // For a child that someone else has reaped.
 constexpr Exit kUnknown{255, 0};
 
-// Nothing while it still runs, unless `flags` say to wait.
+// Reaps a child that has ended. nullopt: it still runs, and `flags` do not say to wait.
 std::optional<Exit> reap(int pidfd, int flags) {
   siginfo_t info{};
   int result = 0;

@@ -20,8 +20,9 @@ struct Inherited {
 
 struct SpawnOptions {
   std::vector<std::string> argv;         // argv[0]: the path of the program (see find_program).
-  std::vector<std::string> environment;  // The whole of it, as NAME=value; nothing is added.
-  std::string output;  // A file that stdout and stderr are appended to; empty: ours.
+  std::vector<std::string> environment;  // The whole environment, as NAME=value; nothing is added.
+  // A file that stdout and stderr are appended to; empty: those of this process.
+  std::string output;
   std::vector<Inherited> inherit;
   bool idle = false;  // SCHED_IDLE: runs only when nothing else wants the processor.
 };

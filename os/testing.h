@@ -1,5 +1,4 @@
-// What tests share: a folder that goes with its test, sockets of this host, and another
-// user.
+// For tests: a folder that goes with its test, sockets of this host, and another user.
 #pragma once
 
 #include <grp.h>
@@ -33,7 +32,8 @@ class TemporaryFolder {
   std::string path_;
 };
 
-// What `body` returns, 0 to 255, in a child that is this user. Only root can be another.
+// Runs `body` in a child process of this user; returns its result, 0 to 255. Only root can be
+// another user.
 template <class Body>
 int as_user(uid_t user, const Body& body) {
   const pid_t child = ::fork();
@@ -66,7 +66,7 @@ inline Fd bound_to(std::uint16_t port) {
   return socket;
 }
 
-// The same, and it listens. It accepts nobody.
+// bound_to(), and it listens. It accepts nobody.
 inline Fd listening_at(std::uint16_t port, int queue) {
   Fd socket = bound_to(port);
   if (::listen(socket.get(), queue) != 0) std::abort();
@@ -82,7 +82,7 @@ inline std::uint16_t port_of(const Fd& socket) {
   return ntohs(address.sin_port);
 }
 
-// Empty: nobody takes the connection.
+// A socket that is connected to a port of 127.0.0.1. Empty: nobody listens there.
 inline Fd connected_to(std::uint16_t port) {
   Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const sockaddr_in address = loopback(port);

@@ -39,7 +39,7 @@ bool extend(X509* certificate, X509* issuer, int kind, const std::string& value)
   return extension && X509_add_ext(certificate, extension.get(), -1) == 1;
 }
 
-// A certificate for `key`, not signed yet. `issuer` null: it is its own.
+// A certificate for `key`, not signed yet. `issuer` null: the certificate issues itself.
 CertificatePtr blank(const std::string& name, const Validity& validity, EVP_PKEY* key,
                      X509* issuer) {
   CertificatePtr certificate(X509_new());
@@ -62,7 +62,7 @@ CertificatePtr blank(const std::string& name, const Validity& validity, EVP_PKEY
   return whole ? std::move(certificate) : CertificatePtr();
 }
 
-// What `write` puts into a BIO.
+// The bytes that `write` puts into a BIO.
 Result<std::string> bytes_of(auto write) {
   const BioPtr out(BIO_new(BIO_s_mem()));
   if (!out || write(out.get()) != 1) return cannot_make("a file");

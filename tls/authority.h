@@ -19,8 +19,9 @@ struct Validity {
 };
 
 struct Request {
-  std::string name;                // Its common name.
-  std::string roles;               // Its extended key usage: "serverAuth,clientAuth". May be empty.
+  std::string name;  // The certificate's common name.
+  // The certificate's extended key usage: "serverAuth,clientAuth". May be empty.
+  std::string roles;
   std::vector<std::string> hosts;  // Names and addresses that it is valid for.
   Validity validity = {};
 };
@@ -37,7 +38,8 @@ class Authority {
   // A new certificate, signed by this authority.
   [[nodiscard]] Result<Issued> issue(const Request& request, const Password& password) const;
 
-  // The list of what is revoked, by serial numbers. In PEM, as the next two.
+  // The revocation list of the certificates with these serial numbers. It is PEM, as the next two
+  // are.
   [[nodiscard]] Result<std::string> revocation_list(const std::set<long>& serials,
                                                     const Validity& validity) const;
   [[nodiscard]] Result<std::string> certificate() const;

@@ -25,7 +25,7 @@ std::string identity_name(Role role) {
   return cat("the ", name_of(role), "'s certificate (", name_of(role), "_cert_path)");
 }
 
-// The stack alone, not what is in it.
+// Frees the stack, but not what is in it.
 void free_stack(STACK_OF(X509) * stack) {
   sk_X509_free(stack);
 }
@@ -53,7 +53,7 @@ Result<std::vector<Pointer>> read_pem(const std::string& bytes, const std::strin
   return found;
 }
 
-// Whether an authority has signed the list; why not.
+// Checks that an authority has signed the list, and that the list is valid now.
 Status check_list(const std::string& path, X509_CRL* list, const Trust& trust) {
   const auto* issuer = X509_CRL_get_issuer(list);
   const auto signer = std::find_if(
@@ -93,7 +93,7 @@ Result<Identity> take_apart(const std::string& path, Role role, PKCS12* file,
   for (int i = 0; i < sk_X509_num(chain); ++i) {
     identity.chain.emplace_back(sk_X509_value(chain, i));
   }
-  sk_X509_free(chain);  // What it held is in the identity.
+  sk_X509_free(chain);  // The identity owns the certificates that were in it.
   if (!identity.key) return wrong(identity_name(role), path, "has no key");
   if (!identity.certificate) {
     return wrong(identity_name(role), path, "has no certificate for its key");
@@ -164,7 +164,7 @@ Result<StorePtr> store_of(const Trust& trust) {
     whole = whole && X509_STORE_add_crl(store.get(), list.get()) == 1;
   }
   if (!whole) return Error{Blame::kWorld, cat("no store for certificates: ", openssl_reason())};
-  if (!trust.revoked.empty()) {  // Then each certificate of a chain must be on nobody's list.
+  if (!trust.revoked.empty()) {  // Then no certificate of a chain may be on a list.
     X509_STORE_set_flags(store.get(), X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL);
   }
   return store;

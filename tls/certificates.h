@@ -12,7 +12,7 @@
 
 namespace holdfast::tls {
 
-// What a process proves itself with.
+// The certificate and key with which a process proves itself.
 struct Identity {
   std::string path;
   CertificatePtr certificate;
@@ -38,13 +38,14 @@ Result<Identity> read_identity(const std::string& path, Role role, const Passwor
 // an error: what it does not name yet may be revoked meanwhile.
 Result<Trust> read_trust(const std::string& ca_path, const std::string& crl_path);
 
-// What OpenSSL checks a peer against.
+// A store against which OpenSSL checks a peer.
 Result<StorePtr> store_of(const Trust& trust);
 
-// Checks an own certificate as its peers will: authority, validity, revocation, role, strength.
+// Checks a certificate of this process as its peers will: authority, validity, revocation, role,
+// strength.
 Status check_identity(const Identity& identity, Role role, const Trust& trust);
 
-// Sentences about what ends within `days`: the certificate, an authority; or, within a week, a
+// Sentences about what expires within `days`: the certificate, an authority; or, within a week, a
 // revocation list.
 std::vector<std::string> expiry_warnings(const Identity& identity, Role role, const Trust& trust,
                                          int days);

@@ -19,7 +19,7 @@ constexpr std::array kSuites13 = {Suite13{"TLS_AES_256_GCM_SHA384", "-AES256-GCM
                                   Suite13{"TLS_AES_128_GCM_SHA256", "-AES128-GCM-"},
                                   Suite13{"TLS_AES_128_CCM_SHA256", "-AES128-CCM"}};
 
-constexpr std::size_t kLongestName = 80;  // Of an entry that is no cipher, as far as it is named.
+constexpr std::size_t kLongestName = 80;  // How much of an unknown entry an error shows.
 
 // Parts of the names of ciphers that this OpenSSL may be built without, and which are weak.
 constexpr std::array<std::string_view, 10> kWeakParts = {"RC4",  "RC2",  "DES-", "3DES",   "MD5",
@@ -90,7 +90,7 @@ Result<Ciphers> check_ciphers(std::string_view list) {
   if (list.empty()) list = kSoundCiphers;
   Ciphers ciphers;
   std::string weak;
-  std::string without;  // Of a certificate.
+  std::string without;  // Entries that use no certificate.
   for (std::size_t from = 0; from <= list.size();) {
     const auto end = std::min(list.find(':', from), list.size());
     const std::string_view entry = list.substr(from, end - from);

@@ -9,7 +9,7 @@
 
 namespace holdfast::tls {
 
-// What an empty list stands for, the best first.
+// The ciphers for which an empty list stands, the best first.
 inline constexpr std::string_view kSoundCiphers =
     "ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:ECDHE-ECDSA-CHACHA20-POLY1305:"
     "ECDHE-RSA-CHACHA20-POLY1305:ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256";

@@ -8,7 +8,7 @@
 namespace holdfast::tls {
 namespace {
 
-// As the reference's document has it, with its misprint.
+// As MindSpore's document has it, with its misprint.
 constexpr const char* kOfTheDocument =
     "ECDHE-R SA-AES128-GCM-SHA256:ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES256-GCM-SHA384:"
     "ECDHE-ECDSA-AES256-GCM-SHA384:DHE-RSA-AES128-GCM-SHA256:DHE-DSS-AES128-GCM-SHA256:"
@@ -60,7 +60,7 @@ TEST(Ciphers, ThatAreWeakAreRefusedByName) {
   }
 }
 
-// OpenSSL would take these, and some of them lower what it asks for.
+// OpenSSL would take these commands, and some of them lower its security level.
 TEST(Ciphers, AreNamesAndNoCommands) {
   const auto ciphers = check_ciphers("ALL:@SECLEVEL=0:!aNULL:HIGH:ECDHE-RSA-AES256-GCM-SHA384");
   ASSERT_TRUE(ciphers) << ciphers.error().what;

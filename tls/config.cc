@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kLargestConfig = 1 << 20;
 constexpr std::size_t kLongestText = 8192;  // Of one value.
-constexpr std::size_t kLongestKey = 100;    // Of an unknown one, as far as it is named.
+constexpr std::size_t kLongestKey = 100;    // How much of an unknown key is shown.
 constexpr int kFewestDays = 7;
 constexpr int kMostDays = 180;
 constexpr std::string_view kDays = "cert_expire_warning_time_in_day";
@@ -52,8 +52,8 @@ Result<nlohmann::json> parse(const std::string& path, const std::string& bytes) 
   }
 }
 
-// A key that means nothing here is named. If it is nearly one of ours, it would be a mistake that
-// nobody notices: a misspelt crl_path would switch the list off.
+// Warns of an unknown key. If the key is nearly one of ours, it is an error, because nobody would
+// notice the mistake: a misspelt crl_path would switch the list off.
 Status look_at_unknown(const std::string& path, const std::string& key, Config& config) {
   std::string_view nearest = kDays;
   const std::string_view name = std::string_view(key).substr(0, kLongestKey);

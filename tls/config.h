@@ -1,4 +1,4 @@
-// The file that HOLDFAST's TLS is configured by: the reference's config.json.
+// The file that configures Holdfast's TLS: MindSpore's config.json.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace holdfast::tls {
 
-// Names, types and defaults are the reference's. Paths are as the file has them, but one that is
-// not absolute counts from the file's own folder.
+// Names, types and defaults are MindSpore's. Paths are as the file has them, but one that is not
+// absolute counts from the file's own folder.
 struct Config {
   std::string server_cert_path;  // PKCS#12: the server's certificate and key.
-  std::string client_cert_path;  // The same of the client.
+  std::string client_cert_path;  // PKCS#12: the client's certificate and key.
   std::string ca_cert_path;      // PEM: the authorities that sign this job's certificates.
   std::string crl_path;          // PEM: what they have revoked. Empty: nothing is looked up.
   std::string cipher_list;       // OpenSSL's names, with ':' between. Empty: kSoundCiphers.
@@ -21,7 +21,7 @@ struct Config {
   std::vector<std::string> warnings;  // Sentences about keys that mean nothing here.
 };
 
-// Reads it. Thread-safe.
+// Reads the file at `path`. Thread-safe.
 //
 // Errors (Blame::kUser) name the file and the key: it is no JSON (with the line), larger than 1
 // MiB, lacks a key, has a value of a wrong type or out of range, or a key that looks like a

@@ -1,4 +1,4 @@
-// The configuration: the reference's file, its defaults, and errors that name file and key.
+// The configuration: MindSpore's file, its defaults, and errors that name file and key.
 #include "tls/config.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,8 @@ class ConfigFile : public testing::Test {
 TEST_F(ConfigFile, HasTheReferencesKeysAndDefaults) {
   const auto config = read(cat("{", kPaths, "}"));
   ASSERT_TRUE(config) << config.error().what;
-  EXPECT_EQ(config->server_cert_path, folder / "server.p12");  // From the file's own folder.
+  // A relative path counts from the file's own folder.
+  EXPECT_EQ(config->server_cert_path, folder / "server.p12");
   EXPECT_EQ(config->client_cert_path, "/c.p12");
   EXPECT_EQ(config->ca_cert_path, folder / "ca.crt");
   EXPECT_EQ(config->crl_path, "");
@@ -51,7 +52,7 @@ TEST_F(ConfigFile, NamesAKeyThatMeansNothing) {
   EXPECT_TRUE(has(config->warnings.front(), "'recovery', which means nothing here"));
 }
 
-// Otherwise nobody would notice that the list is not looked up.
+// Else nobody would notice that the revocation list is not looked up.
 TEST_F(ConfigFile, RefusesAMisspeltKey) {
   const auto error = error_of(cat("{", kPaths, R"(, "crl_pth": "crl.pem"})"));
   EXPECT_TRUE(has(error, "'crl_pth': is 'crl_path' meant?")) << error;
@@ -87,7 +88,8 @@ TEST_F(ConfigFile, IsRefusedByTheNameOfWhatIsWrong) {
 TEST_F(ConfigFile, IsAPlainFileThatNotEverybodyMayChange) {
   EXPECT_TRUE(has(read_config(path).error().what, "No such file"));
   EXPECT_TRUE(has(read_config(folder.path()).error().what, "is no plain file"));
-  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);  // Nobody writes to it: it must not be waited for.
+  // No process writes to this FIFO: the call must not wait for one.
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   EXPECT_TRUE(has(read_config(path).error().what, "is no plain file"));
   ASSERT_TRUE(read(cat("{", kPaths, "}")));
   ASSERT_EQ(::chmod(path.c_str(), 0606), 0);

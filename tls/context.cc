@@ -14,7 +14,7 @@ namespace {
 
 constexpr long kMostCertificateBytes = 32768;  // Of a peer's chain.
 constexpr Duration kBetweenReminders = std::chrono::hours(24);
-// Time alone may make a list or a certificate good that is not.
+// How often a list or a certificate that was refused is read again: time alone may make it good.
 constexpr Duration kBetweenReads = std::chrono::minutes(1);
 constexpr unsigned char kSessions[] = "holdfast";  // Sessions of other servers are not resumed.
 
@@ -45,7 +45,7 @@ bool show_identity(SSL_CTX* context, const Identity& identity) {
 
 Result<std::shared_ptr<Context>> Context::make(const Config& config, Role role,
                                                const Password& password) {
-  ERR_clear_error();  // Of whoever used OpenSSL before in this thread.
+  ERR_clear_error();  // Forgets errors of earlier calls of OpenSSL in this thread.
   auto ciphers = check_ciphers(config.cipher_list);
   if (!ciphers) return ciphers.error();
   auto trust = read_trust(config.ca_cert_path, config.crl_path);
@@ -56,7 +56,7 @@ Result<std::shared_ptr<Context>> Context::make(const Config& config, Role role,
   return context;
 }
 
-// Takes a certificate that is as sound as peers will find it, or leaves the former one.
+// Takes the certificate in the file if peers will find it sound; else the former one stays.
 Status Context::use_identity(Instant now) {
   const auto& path = role_ == Role::kServer ? config_.server_cert_path : config_.client_cert_path;
   const FileMark mark = mark_of(path);
@@ -83,8 +83,8 @@ Status Context::use_identity(Instant now) {
   return {};
 }
 
-// A new SSL_CTX, so that its keys for tickets and its sessions are new as well. Connections that
-// are there keep theirs.
+// A new SSL_CTX, so that its keys for tickets and its sessions are new as well. Existing
+// connections keep theirs.
 Result<SslContextPtr> Context::build(const Trust& trust, const Identity& identity) const {
   auto store = store_of(trust);
   if (!store) return store.error();
@@ -126,7 +126,7 @@ Status Context::look_at_list(Instant now) {
   if (known && now - unusable_->since < kBetweenReads) return unusable_->why;
   auto trust = read_trust(config_.ca_cert_path, config_.crl_path);
   if (!trust) {
-    // For want of a descriptor nothing was read: that costs nothing at each connection.
+    // kWorld: no descriptor was left, so nothing was read. Trying that again costs nothing.
     if (trust.error().blame == Blame::kUser) unusable_ = {trust.error(), mark, now};
     return trust.error();
   }
@@ -139,7 +139,8 @@ Status Context::look_at_list(Instant now) {
   if (!context) return context.error();
   trust_ = std::move(*trust);
   context_ = std::move(*context);
-  identity_mark_ = {};  // What was refused by the former authorities may be good by these.
+  // A certificate that the former authorities did not sign may be signed by these.
+  identity_mark_ = {};
   return {};
 }
 
@@ -204,7 +205,8 @@ void Context::say_once(const std::string& problem) {
 
 void Context::remind(Instant now) {
   const std::lock_guard lock(mutex_);
-  // Who makes no connection would otherwise be warned of what was renewed long ago.
+  // Else a process that makes no connection would be warned of a certificate that was renewed long
+  // ago.
   const auto renewed = renew(now);
   if (!reminded_) reminded_ = now;  // The first day's are said already.
   if (now - *reminded_ < kBetweenReminders) return;

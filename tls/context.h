@@ -20,49 +20,50 @@ namespace holdfast::tls {
 
 // TLS 1.2 or 1.3. Both sides prove themselves; only the authorities of ca_cert_path are trusted. A
 // certificate with an extended key usage must name its role in it (serverAuth, clientAuth); one
-// without serves in both. With a crl_path nothing is accepted unless a valid list was looked up.
+// without serves in both. With a crl_path no peer is accepted unless a valid list was looked up.
 // Thread-safe.
 class Context {
  public:
-  // Errors (Blame::kUser) name the file, what is wrong with it and what to do. What this process
-  // itself would prove itself with is checked as its peers will check it.
+  // Errors (Blame::kUser) name the file, what is wrong with it and what to do. The certificate of
+  // this process is checked as its peers will check it.
   static Result<std::shared_ptr<Context>> make(const Config& config, Role role,
                                                const Password& password);
 
-  // A server's sessions outlive it: another context with the same secret, certificate, authorities
-  // and revocation lists resumes them. Call it before the first begin(). See tls/sessions.h.
+  // For a server: its sessions outlive this context. Another context with the same secret,
+  // certificate, authorities and revocation lists resumes them. Call it before the first begin().
+  // See tls/sessions.h.
   Status keep_sessions_by(const std::string& secret);
 
-  // What begin() would say now. Costs no more than looking whether a file has changed.
+  // The error that begin() would return now. Costs no more than looking whether a file has changed.
   Status look();
 
-  // A new connection, before its handshake. The revocation list is read again if its file has
-  // changed. Then no session from before is resumed. An error, as of make(), if the list can not be
-  // used any more: nobody is accepted until it can be. A certificate that was renewed is used from
-  // now on, if it opens with the same password and is sound; else the former one stays in use, that
-  // is said once, and it is looked at again after a minute.
+  // Makes a new connection, before its handshake. The revocation list is read again if its file has
+  // changed. Then no session from before is resumed. It is an error, as in make(), if the list can
+  // not be used any more: no peer is accepted until it can be. A certificate that was renewed is
+  // used from now on, if it opens with the same password and is sound; else the former one stays in
+  // use, say_by()'s function is told that once, and the file is looked at again after a minute.
   Result<SslPtr> begin();
   Result<SslPtr> begin(Instant now);
-  // Between two workers, who both prove themselves by a client's certificate: no worker has a
-  // server's, and none is issued for its host. So whoever connects looks at no name. Nothing is
-  // resumed, and no session is kept. Of a client's context.
+  // Makes a connection between two workers. Both prove themselves by a client's certificate,
+  // because no worker has a server's, and none is issued for its host. So the worker that connects
+  // checks no host name. No session is resumed or kept. Requires: a client's context.
   enum class Peer : std::uint8_t { kConnects, kAccepts };
   Result<SslPtr> begin_with(Peer me);
 
-  // What nobody asks for is said in this way, one sentence at a time. Call it before the first
-  // begin().
+  // Sets the function that gets what no call returns, one sentence at a time. Call it before the
+  // first begin().
   using Say = std::function<void(const std::string&)>;
   void say_by(Say say);
 
   // Says what is about to expire, once a day, as long as it is called more often than that. It
-  // looks at renewed files first, as begin(). Whoever makes the context says the first day's
-  // warnings().
+  // looks at renewed files first, as begin(). The first day's warnings() are left to the caller of
+  // make().
   void remind(Instant now);
 
   // Sentences about what should be changed soon: ignored ciphers, and what is about to expire.
   [[nodiscard]] std::vector<std::string> warnings() const;
 
-  // What this role proves itself with: "CN = server, valid until ...".
+  // The certificate of this role, in words: "CN = server, valid until ...".
   [[nodiscard]] std::string about() const;
 
  private:
@@ -82,7 +83,7 @@ class Context {
   const Ciphers ciphers_;
   const Password password_;
   mutable std::mutex mutex_;  // Guards what follows.
-  std::string secret_;        // Of tickets. Empty: none that outlives the SSL_CTX.
+  std::string secret_;        // The secret of tickets. Empty: no ticket outlives the SSL_CTX.
   Say say_;
   std::string said_;  // The last problem of a renewed certificate, until there is none.
   std::optional<Instant> reminded_;
@@ -95,7 +96,7 @@ class Context {
   std::optional<Unusable> unusable_;
   Identity identity_;
   FileMark identity_mark_;
-  std::optional<Instant> refused_since_;  // What the mark is of is not in use.
+  std::optional<Instant> refused_since_;  // Set while the file with identity_mark_ is refused.
   Trust trust_;
   SslContextPtr context_;
 };

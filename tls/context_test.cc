@@ -1,4 +1,5 @@
-// What a role proves itself with: whatever is wrong with it is said before any connection.
+// Context: whatever is wrong with a role's certificate, key or lists is an error before any
+// connection.
 #include "tls/context.h"
 
 #include <gtest/gtest.h>
@@ -113,7 +114,8 @@ TEST(Context, RefusesWhatHasExpiredOrIsNotYetValid) {
 }
 
 TEST(Context, RefusesAnotherAuthoritysCertificate) {
-  for (const char* name : {"another authority", "authority"}) {  // Or one that has the same name.
+  // The second one has the same name as the right authority.
+  for (const char* name : {"another authority", "authority"}) {
     for (const Role role : kRoles) {
       Papers papers;
       const Papers other(name);
@@ -221,7 +223,8 @@ TEST(Context, WarnsOfWhatExpiresSoon) {
   EXPECT_TRUE(has(warnings[0], "server's certificate (server_cert_path), CN = soon, expires at"));
   EXPECT_TRUE(has(warnings[0], ", in 30 days: renew it")) << warnings[0];
   EXPECT_TRUE(has(warnings[1], "revocation list (crl_path) expires at")) << warnings[1];
-  papers.config.cert_expire_warning_time_in_day = 30;  // It has thirty days left, not fewer.
+  // The certificate has thirty days left, not fewer.
+  papers.config.cert_expire_warning_time_in_day = 30;
   EXPECT_EQ((*papers.context(Role::kServer))->warnings().size(), 1U);
   papers.config.cipher_list = "nonsense:ECDHE-ECDSA-AES256-GCM-SHA384";
   EXPECT_TRUE(
@@ -277,7 +280,7 @@ class WithoutDescriptors {
   rlimit former_{};
 };
 
-// Until a change of the file would be seen by its mark.
+// Waits until the mark would show a change of the file.
 void settle(const std::string& path) {
   while (!mark_of(path).settled) std::this_thread::yield();
 }
@@ -339,7 +342,7 @@ TEST(Context, RefusesNobodyAnyMoreOnceItHasADescriptorForTheList) {
   EXPECT_EQ(shown_by(*server, Instant{}), "CN = the-server");
 }
 
-// Also in a process that makes no connection any more.
+// Not even in a process that makes no connection any more.
 TEST(Context, WarnsNotOfACertificateThatWasRenewed) {
   using std::chrono::hours;
   Papers papers;
@@ -373,7 +376,7 @@ TEST(Context, RemindsOnceADayOfWhatExpires) {
   EXPECT_TRUE(has(said[2], "CN = soon, expires at")) << said[2];
 }
 
-// Whoever connects would otherwise have it read, however large it is.
+// Else each stranger that connects would have the list read, however large it is.
 TEST(Context, ReadsADamagedListOnceForEachChange) {
   Papers papers;
   const auto server = *papers.context(Role::kServer);

@@ -42,12 +42,12 @@ Result<FileContent> read_file(const std::string& path, std::string_view what,
     return Error{Blame::kUser, cat(what, ", ", path, ", ", why)};
   };
   const bool secret = guard == Guard::kSecret;
-  // A pipe is not waited for.
+  // O_NONBLOCK: if this is a FIFO, the call must not wait.
   const os::Fd file(
       ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (secret ? O_NOFOLLOW : 0)));
   if (!file && errno == ELOOP && secret) return wrong("is a link: name the file itself");
   if (!file) {
-    const bool want = errno == EMFILE || errno == ENFILE;  // Of descriptors.
+    const bool want = errno == EMFILE || errno == ENFILE;  // No descriptor is left.
     const auto error = wrong(cat("can not be opened: ", os::last_system_error()));
     return Error{want ? Blame::kWorld : Blame::kUser, error.what};
   }

@@ -18,7 +18,7 @@ struct FileMark {
   off_t size = -1;
   std::int64_t modified_ns = 0;
   std::int64_t changed_ns = 0;
-  // False: it was changed so shortly before that one more change could leave all the above equal.
+  // False: the file was changed just before, so one more change could leave all the above equal.
   bool settled = false;
   bool operator==(const FileMark&) const = default;
 };

@@ -9,7 +9,7 @@
 namespace holdfast::tls {
 namespace {
 
-constexpr int kMostRounds = 50;  // Of a meeting; six are usual.
+constexpr int kMostRounds = 50;  // Rounds of meet(); six are usual.
 
 // The certificate of the peer that was refused, noted where OpenSSL still knows it.
 struct RefusedPeer {
@@ -25,13 +25,13 @@ int refused_peer_index() {
   return index;
 }
 
-// Whether the certificate has any name beside its subject's.
+// Whether the certificate has any name besides its subject's.
 bool has_alternative_names(const X509* certificate) {
   return X509_get_ext_by_NID(certificate, NID_subject_alt_name, -1) >= 0;
 }
 
-// The reference does not look at the name of the host, and the certificates of its instructions
-// have no subjectAltName. Authority, role, validity and revocation are looked at all the same.
+// MindSpore does not check the name of the host, and the certificates of its instructions have no
+// subjectAltName. Authority, role, validity and revocation are checked all the same.
 bool names_no_host(X509_STORE_CTX* check) {
   const int error = X509_STORE_CTX_get_error(check);
   if (error != X509_V_ERR_HOSTNAME_MISMATCH && error != X509_V_ERR_IP_ADDRESS_MISMATCH)
@@ -57,7 +57,8 @@ int note_refused(int good, X509_STORE_CTX* check) {
   return 0;
 }
 
-// What a peer's alert says of this side's certificate. Null: it is about something else.
+// What a peer's alert says about this side's certificate, in words. Null: the alert is about
+// something else.
 const char* refusal_of_alert(int reason) {
   switch (reason) {
     case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
@@ -83,7 +84,7 @@ const char* refusal_of_alert(int reason) {
   }
 }
 
-// What else makes a handshake fail. Null: nothing that people meet.
+// Other reasons why a handshake fails, in words. Null: no reason that users meet.
 const char* words_of(int reason) {
   switch (reason) {
     case SSL_R_WRONG_VERSION_NUMBER:
@@ -140,7 +141,8 @@ struct Side {
     const int error = SSL_get_error(ssl, result);
     if (heard || error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return;
     refusal = why(ssl, result);
-    BIO_shutdown_wr(SSL_get_wbio(ssl));  // As a closed socket would: the other need not wait.
+    // Like the end of a closed socket: the other side need not wait.
+    BIO_shutdown_wr(SSL_get_wbio(ssl));
   }
 };
 

@@ -9,12 +9,12 @@
 
 namespace holdfast::tls {
 
-// Has every connection of `context` refuse a peer without a good certificate, and note for why()
+// Makes every connection of `context` refuse a peer without a good certificate, and note for why()
 // whose certificate was refused.
 void watch_verification(SSL_CTX* context);
 
-// Has a client accept only a server whose certificate names `host`, a name or an address, or has no
-// subjectAltName at all. Call it before the handshake.
+// Makes a client accept only a server whose certificate names `host`, a name or an address, or has
+// no subjectAltName at all. Call it before the handshake.
 Status require_host(SSL* ssl, const std::string& host);
 
 // Why the last call of SSL_do_handshake(), SSL_read() or SSL_write() failed: one sentence that

@@ -19,11 +19,11 @@ Result<SslPtr> begin(const Papers& papers, Role role) {
   return (*context)->begin();
 }
 
-// Each for TLS 1.2 and 1.3.
+// Each test runs with TLS 1.2 and 1.3.
 class Handshake : public testing::TestWithParam<int> {
  protected:
-  // Somebody who looks at nothing presents what `theirs` has, to a peer that is set up by `ours`.
-  // The peer has to say `words`, and the other side `told`.
+  // An end that checks nothing presents the certificate of `theirs` to a peer with the
+  // configuration of `ours`. The peer has to say `words`, and the careless end `told`.
   void expect_refused(const Papers& ours, const Papers& theirs, Role careless,
                       const std::string& words, const std::string& told) {
     const bool server = careless == Role::kServer;
@@ -144,7 +144,7 @@ TEST_P(Handshake, RefusesAServerOfAnotherHost) {
   EXPECT_FALSE(require_host(begin(papers, Role::kClient)->get(), ""));
 }
 
-// As the reference's instructions make them. All but the name is still looked at.
+// MindSpore's instructions make such certificates. All but the name is still checked.
 TEST_P(Handshake, TakesAServerWithoutAlternativeNamesForAnyHost) {
   Papers papers;
   const auto meeting_at = [&](const std::string& host) {
@@ -167,7 +167,7 @@ TEST_P(Handshake, TakesAServerWithoutAlternativeNamesForAnyHost) {
   EXPECT_TRUE(has(meeting_at("node7").client_refusal, "does not name the host"));
 }
 
-// The list is exchanged under a living context: its next connection knows.
+// The list is replaced while the context lives: its next connection uses the new one.
 TEST_P(Handshake, ReadsTheListAgainWhenItChanges) {
   Papers papers;
   const long serial = papers.issue(Role::kClient, {.name = "the-client"});
@@ -202,7 +202,7 @@ TEST_P(Handshake, BeginsInSeveralThreadsWhileTheListChanges) {
   EXPECT_EQ(agreed, 40);
 }
 
-// Nobody is accepted as long as it can not be told who is revoked.
+// No peer is accepted as long as it is unknown which certificates are revoked.
 TEST_P(Handshake, RefusesEverybodyWhileTheListCanNotBeUsed) {
   Papers papers;
   const auto server = *papers.context(Role::kServer);
@@ -216,7 +216,7 @@ TEST_P(Handshake, RefusesEverybodyWhileTheListCanNotBeUsed) {
   EXPECT_TRUE(meet_under(GetParam(), server->begin(), begin(papers, Role::kClient)).agreed());
 }
 
-// A session of before the change is not resumed, or its certificate would be looked at no more.
+// No session from before the change is resumed, because then its certificate would not be checked.
 TEST_P(Handshake, ResumesNoSessionOverAChangeOfTheList) {
   Papers papers;
   const long serial = papers.issue(Role::kClient, {.name = "the-client"});
@@ -264,7 +264,7 @@ TEST_P(Handshake, NamesAPeerThatGoesAway) {
   EXPECT_TRUE(has(why(ssl->get(), result), "the peer closed the connection in the middle"));
 }
 
-// A peer chooses its name: what is shown of it is short and plain.
+// The peer chooses its name, so what is shown of it must be short and plain.
 TEST_P(Handshake, ShowsNoControlCharactersOfAPeersName) {
   Papers ours;
   Papers theirs("another");

@@ -39,7 +39,7 @@ std::string openssl_reason() {
 std::string subject_of(const X509* certificate) {
   if (certificate == nullptr) return "none";
   const BioPtr text(BIO_new(BIO_s_mem()));
-  // This flag has everything escaped that is not plain ASCII.
+  // With this flag, everything that is not plain ASCII is escaped.
   X509_NAME_print_ex(text.get(), X509_get_subject_name(certificate), 0, XN_FLAG_ONELINE);
   char* start = nullptr;
   const auto length = static_cast<std::size_t>(BIO_get_mem_data(text.get(), &start));

@@ -25,7 +25,7 @@ using StorePtr = std::unique_ptr<X509_STORE, Freer<X509_STORE_free>>;
 using SslPtr = std::unique_ptr<SSL, Freer<SSL_free>>;
 using SslContextPtr = std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>>;
 
-// Whom a process is to its peer, and what its certificate has to be made for.
+// What a process is to its peer. Its certificate has to be made for that.
 enum class Role : std::uint8_t { kServer, kClient };
 
 // What OpenSSL asks of keys and signatures: RSA of 2048 bits, SHA-2.
@@ -53,8 +53,9 @@ std::string in_words(const ASN1_TIME* time);
 // Whole days from now until then; below 0: it has passed.
 int days_until(const ASN1_TIME* time);
 
-// Why OpenSSL refused a certificate for `role`, by the number of its error, and what to do. It goes
-// on from a name of the certificate: "has expired at ...: renew it". The certificate may be null.
+// Why OpenSSL refused a certificate for `role`, by the number of its error, and what to do. The
+// text follows a name of the certificate: "has expired at ...: renew it". The certificate may be
+// null.
 std::string in_words(long verify_error, const X509* certificate, Role role);
 
 }  // namespace holdfast::tls

@@ -20,7 +20,7 @@ class Password {
   Password& operator=(Password&&) = delete;
   ~Password() { OPENSSL_cleanse(bytes_.data(), bytes_.size()); }
 
-  // As OpenSSL takes it. No sentence for people may hold it.
+  // The text as OpenSSL takes it. It must be in no message.
   [[nodiscard]] const char* text() const { return bytes_.data(); }
 
  private:

@@ -1,4 +1,4 @@
-// Passwords: whence they come, who may know them, and that none is left or told.
+// Passwords: where they come from, who may read them, and that none is left in memory or shown.
 #include "tls/password.h"
 
 #include <gtest/gtest.h>
@@ -78,7 +78,7 @@ TEST(Password, IsSetInOneWayOnly) {
   EXPECT_FALSE(has(error, "swordfish"));
 }
 
-// The prompt is shown just before.
+// Waits until the terminal shows no input. The prompt comes just before.
 void until_echo_is_off(int terminal) {
   termios modes{};
   do {
@@ -119,7 +119,7 @@ TEST(Password, ThatIsNotSetIsNamedWhereThereIsNoTerminal) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    ::setsid();  // It has no terminal any more.
+    ::setsid();  // Now the process has no terminal any more.
     const std::string error = error_of(password_of(Role::kClient, config::Settings(), nullptr));
     ::_exit(::write(ends[1], error.data(), error.size()) < 0 ? 1 : 0);
   }

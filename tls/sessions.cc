@@ -21,9 +21,9 @@ namespace {
 using SessionPtr = std::unique_ptr<SSL_SESSION, Freer<SSL_SESSION_free>>;
 
 constexpr std::int64_t kLongest = std::int64_t{7} * 24 * 3600;  // RFC 8446, 4.6.1.
-constexpr std::size_t kMostHosts = 16;                          // Of which a client keeps sessions.
+constexpr std::size_t kMostHosts = 16;  // Hosts with which a client keeps sessions.
 
-// Of one SSL_CTX. A client's are not its SSLs' alone: any thread may have one of them.
+// The sessions of one SSL_CTX. Any thread may have one of its SSLs.
 struct Kept {
   std::int64_t list_until = std::numeric_limits<std::int64_t>::max();  // Seconds since 1970.
   struct Entry {
@@ -57,7 +57,7 @@ std::int64_t seconds(const ASN1_TIME* time) {
   return now() + std::int64_t{days} * 24 * 3600 + rest;
 }
 
-// Until when what has just been looked at whole is good.
+// Until when the peer that was just checked in full is good, in seconds since 1970.
 std::int64_t good_until(SSL* ssl) {
   std::int64_t until = std::min(now() + kLongest, kept_of(ssl).list_until);
   const auto* chain = SSL_get0_verified_chain(ssl);
@@ -73,7 +73,7 @@ int write_into_ticket(SSL* ssl, void*) {
   return SSL_SESSION_set1_ticket_appdata(SSL_get_session(ssl), &until, sizeof until);
 }
 
-// One that is good stays in use: another one would cost as much as a third of resuming.
+// A good ticket stays in use: to give out another one costs a third of what resuming does.
 SSL_TICKET_RETURN accept_ticket(SSL* ssl, SSL_SESSION* session, const unsigned char*, std::size_t,
                                 SSL_TICKET_STATUS status, void*) {
   if (status != SSL_TICKET_SUCCESS && status != SSL_TICKET_SUCCESS_RENEW) {
@@ -112,7 +112,7 @@ int keep(SSL* ssl, SSL_SESSION* session) {
   const std::lock_guard lock(kept.mutex);
   const auto found = kept.by_host.find(host);
   const bool is_there = found != kept.by_host.end();
-  const bool is_new = SSL_session_reused(ssl) == 0;  // Else nothing was looked at anew.
+  const bool is_new = SSL_session_reused(ssl) == 0;  // Else no certificate was checked anew.
   if (is_new && !host.empty() && (is_there || kept.by_host.size() < kMostHosts)) {
     kept.by_host.insert_or_assign(host, Kept::Entry{copy_of(session), good_until(ssl)});
   }
@@ -152,7 +152,7 @@ bool keep_sessions(SSL_CTX* context, Role role, const Trust& trust) {
     SSL_CTX_sess_set_new_cb(context, keep);
     return true;
   }
-  // The client keeps all: a server holds nothing of who is gone.
+  // Clients keep the sessions: a server holds nothing of clients that are gone.
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   return SSL_CTX_set_num_tickets(context, 1) == 1 &&
          SSL_CTX_set_session_ticket_cb(context, write_into_ticket, accept_ticket, nullptr) == 1;

@@ -2,10 +2,10 @@
 // earlier connection (a session), and the server from what it gave the client then, sealed (a
 // ticket).
 //
-// Whoever is resumed was looked at whole before: authority, role, name, revocation. A session is
-// good as long as all that was looked at then is good, and for seven days at most. It is good for
-// the same server's certificate, authorities and revocation lists alone: each change of one of
-// these makes another SSL_CTX on either side, and another key for tickets.
+// A peer whose session is resumed was checked in full before: authority, role, name, revocation. A
+// session is good as long as all that was checked then is good, and for seven days at most. It is
+// good only with the same certificate of the server, authorities and revocation lists: each change
+// of one of these makes another SSL_CTX on either side, and another key for tickets.
 #pragma once
 
 #include <string>
@@ -16,18 +16,18 @@
 
 namespace holdfast::tls {
 
-// Has the connections of `context` be resumed. False: OpenSSL can not.
+// Makes the connections of `context` ones that can be resumed. False: OpenSSL can not.
 bool keep_sessions(SSL_CTX* context, Role role, const Trust& trust);
 
-// A server's: tickets are sealed by a key that is derived from `secret` and from all that they are
-// good for, so those that a predecessor gave are good. Whoever knows the secret can make tickets:
-// only the server may have it. Otherwise each SSL_CTX draws a key of its own.
+// For a server: tickets are sealed by a key that is derived from `secret` and from all that they
+// are good for, so those that a predecessor gave are good. A process that knows the secret can make
+// tickets, so only the server may have it. Otherwise each SSL_CTX draws a key of its own.
 bool seal_tickets(SSL_CTX* context, const std::string& secret, const std::string& good_for);
 
 // All that a ticket of this server is good for, as a digest.
 std::string digest_of(const Trust& trust, const Identity& identity, std::string_view ciphers);
 
-// A client's, after require_host(): it resumes its last session with this host if it has one.
+// For a client, after require_host(): it resumes its last session with this host if it has one.
 void offer_session(SSL* ssl);
 
 }  // namespace holdfast::tls

@@ -1,4 +1,4 @@
-// Who comes back is resumed, and nobody who would be refused now.
+// Sessions: a client that comes back is resumed, unless it would be refused now.
 #include "tls/sessions.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kSecret = "what a job's scheduler has drawn";
 
-// Each for TLS 1.2 and 1.3.
+// Each test runs with TLS 1.2 and 1.3.
 class Sessions : public testing::TestWithParam<int> {
  protected:
   using Pointer = std::shared_ptr<Context>;
@@ -109,12 +109,12 @@ TEST_P(Sessions, EndWithAChangeOfTheListOnEitherSide) {
   EXPECT_TRUE(has(meet_again(server, client).server_refusal, "is revoked")) << "nor by the next";
 }
 
-// What was looked at may expire while its session is kept.
+// A certificate may expire while its session is kept.
 TEST_P(Sessions, EndWithTheCertificate) {
   Papers papers;
   std::shared_ptr<Context> client;
   std::shared_ptr<Context> server;
-  // On a busy host it may have expired before it was resumed.
+  // On a busy host the certificate may have expired before the session was resumed.
   for (std::chrono::seconds valid{2};; valid *= 2) {
     ASSERT_LT(valid, std::chrono::minutes(1));
     papers.issue(Role::kClient,

@@ -120,15 +120,16 @@ enum class Verdict : std::uint8_t {
   kDiffers,
   kUncertain,  // Two rehearsals of the same step, each in a new process, differ from each other.
   kSkipped,    // The step was not made to its end.
+  kWrong,      // kDiffers, but a later step of the rank was equal.
 };
 [[nodiscard]] constexpr const char* name(Verdict verdict) {
-  constexpr const char* kNames[] = {"equal", "differs", "uncertain", "skipped"};
+  constexpr const char* kNames[] = {"equal", "differs", "uncertain", "skipped", "wrong"};
   return kNames[static_cast<std::size_t>(verdict)];
 }
 // In place of a verdict: another process is to rehearse the same step.
 inline constexpr std::string_view kAgain = "again";
 [[nodiscard]] constexpr bool is_known(Verdict verdict) {
-  return verdict <= Verdict::kSkipped;
+  return verdict <= Verdict::kWrong;
 }
 inline constexpr std::size_t kMaxSentenceBytes = 2000;
 struct RehearsalState {

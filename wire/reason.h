@@ -134,6 +134,7 @@ struct Reason {
     kRehearsalDiffers,
     kRehearsalUncertain,
     kRehearsalSkipped,  // Only in the log.
+    kRehearsalWrong,
   };
   Kind kind = Kind::kNone;
   Rank rank = kNoRank;
@@ -151,7 +152,7 @@ struct Reason {
   bool operator==(const Reason&) const = default;
 };
 [[nodiscard]] constexpr bool is_known(Reason::Kind kind) {
-  return kind <= Reason::Kind::kRehearsalSkipped;
+  return kind <= Reason::Kind::kRehearsalWrong;
 }
 
 }  // namespace holdfast::wire

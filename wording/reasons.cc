@@ -328,11 +328,19 @@ std::string of_rehearsal(const Reason& r) {
                  r.detail, details);
     case Kind::kRehearsalUncertain:
       return cat("rank ", r.node_id, " was rehearsed twice at step ", r.version,
-                 ", and the two differ from each other: its arithmetic is not deterministic, so a "
-                 "replacement would go on with other bits, too. ",
+                 ", and the two differ from each other: something changes from process to process "
+                 "(threads in the arithmetic, the time, a process number). Unless it is only "
+                 "logged, a replacement's bits are a matter of chance. What differs first: ",
                  r.detail, details);
     case Kind::kRehearsalSkipped:
       return cat("rank ", r.node_id, " was not audited: ", r.detail);
+    case Kind::kRehearsalWrong:
+      return cat(
+          "rank ", r.node_id, " came to something else in step ", r.version,
+          " than two other processes from the same state, and to the same in a later step: "
+          "most likely its processor or memory gave a wrong result, which the sum has spread "
+          "to all ranks. What differed first: ",
+          r.detail, details);
     default:
       return {};
   }

@@ -8,8 +8,8 @@ namespace holdfast::agent {
 
 using wire::Reason;
 
-// A program may save what it has at the signal, at the end of its step. So nobody hears of it
-// before the workers have ended, or their grace is over.
+// A program may save its state on the signal, at the end of its step. So the scheduler does not
+// hear of the interruption before the workers have ended, or their grace period is over.
 void Machine::on(const Interrupted& e) {
   if (workers_leave_) return say_interrupted();
   if (stays_) {
@@ -58,13 +58,13 @@ void Machine::on(const GraceOver&) {
   } else if (!workers_done() && !scheduler_runs() && options_.runs_scheduler) {
     fail({1, {.kind = Reason::Kind::kSchedulerLeft}, kSchedulerNode});
   } else if (workers_done() && is_local()) {
-    // Workers that never asked for their rank are unknown to the scheduler: it would wait on.
+    // The scheduler does not know of workers that never asked for a rank, and would wait for them.
     enter(State::kEnding);
     end_all(false);
   }
 }
 
-// Its workers give up as well. It would only start others.
+// The workers give up as well, and the agent would only start others.
 void Machine::on(const OutOfReach& e) {
   if (state_ != State::kRunning || options_.runs_scheduler || stays_) return;
   gave_up_ = true;
@@ -86,25 +86,27 @@ bool Machine::scheduler_runs() const {
                      [](const Place& p) { return p.role == Role::kScheduler && p.process != 0; });
 }
 
-// The workers of other agents need the scheduler that this one runs. Where all ranks are here, or
-// it is drained, it waits until the scheduler has heard how its workers ended, which would else
-// wait until their leases run out.
+// Whether others still need this agent. Workers of other agents need the scheduler that it runs. If
+// all ranks are here, or it is drained, it waits until the scheduler has heard how its workers
+// ended: otherwise the scheduler would wait until their leases run out.
 bool Machine::is_awaited_elsewhere() const {
   if (state_ != State::kRunning) return false;
   if (options_.runs_scheduler) return !is_local() && !places_.front().done;
   return (is_local() || options_.drained) && !told_ && !grace_over_;
 }
 
-// A scheduler on another host forgets what an agent has said once that one is gone, and may give it
-// the places of a lost host: so it stays until the job's end. A failure may not have been heard.
+// Whether this agent stays for a scheduler on another host. If all is well it stays until the job's
+// end: the scheduler forgets an agent's word once the agent is gone, and may give it the places of
+// a lost host. After a failure it stays because the scheduler may not have heard of that.
 bool Machine::owes_last_word() const {
   if (is_local() || worker_places() == 0 || heard_end_ || gave_up_) return false;
   if (is_ending()) return result_.code != 0 && (!options_.runs_scheduler || options_.stands_by);
   return state_ == State::kRunning && !options_.runs_scheduler && !options_.drained;
 }
 
-// As long as the link is up it stays without a limit: other hosts may train on. It waits for a
-// while for a scheduler to come back, or for the answer to its failure.
+// While the link is up and all is well, the agent stays without a limit: other hosts may train on.
+// Otherwise it waits for a limited time, for a scheduler to come back or for the answer to its
+// failure.
 void Machine::stay() {
   if (!is_ending() && link_ == Link::kUp) {
     last_word_ = 0;

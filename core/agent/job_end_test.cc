@@ -49,7 +49,7 @@ TEST_F(AgentTest, ThatRunsTheSchedulerStaysWithoutPlacesAlsoWhileThatIsReplaced)
   dies(at("w0"), 137);
   dies(at("w1"), 137);
   dies(at(kSchedulerNode), 137);
-  dies(at(kSchedulerNode), 137);  // The next one comes after a pause.
+  dies(at(kSchedulerNode), 137);  // The next scheduler comes after a pause.
   EXPECT_FALSE(exit_);
 }
 
@@ -67,7 +67,7 @@ TEST_F(AgentTest, EndsWellOnceItIsDrained) {
   EXPECT_TRUE(exit_->drained);
 }
 
-// The link to its scheduler may hang while its processes are told at once.
+// The agent's link to the scheduler may hang while its processes hear of the end at once.
 TEST_F(AgentTest, StartsNobodyOnceAProcessHasHeardOfAGoodEnd) {
   start(0, 3, false, 4);
   step(LinkUp{});
@@ -140,7 +140,7 @@ TEST_F(AgentTest, HeedsTheEndThatAProcessOfAFormerPlaceHasHeard) {
   EXPECT_EQ(exit_->code, 0);
 }
 
-// On another host than the scheduler's, of a job that has further ranks elsewhere.
+// An agent on another host than the scheduler's, in a job that has more ranks elsewhere.
 class StayTest : public AgentTest {
  protected:
   void all_end(std::int32_t code) {
@@ -186,7 +186,7 @@ TEST_F(StayTest, TellsTheNextSchedulerThatAllHaveEndedAndWaitsOn) {
   step(LinkUp{});
   const auto state = std::get<wire::AgentState>(said_.back());
   EXPECT_EQ(state.places[0].ending, ending(0));
-  wait_in_vain();  // For the scheduler that has come since.
+  wait_in_vain();  // A scheduler has come since, so the time is not up.
   EXPECT_FALSE(exit_);
   step(LinkDown{});
   wait_in_vain();

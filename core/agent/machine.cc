@@ -18,7 +18,7 @@ constexpr Generation kForNoStep = std::numeric_limits<Generation>::max();
 // The exit code of a process that its agent has killed.
 constexpr std::int32_t kKilled = 128 + 9;
 
-// As a shell says it: 0..255, or 128 + signal.
+// The exit code that a shell would report: 0..255, or 128 + signal.
 std::int32_t exit_code(const wire::Ending& ending) {
   switch (ending.kind) {
     case wire::Ending::Kind::kExited:
@@ -98,7 +98,8 @@ const char* name(State state) {
   return kNames[static_cast<std::size_t>(state)];
 }
 
-// It exits after whichever event is the last that it waits for; the table has the usual ones.
+// Any event may lead to kExited, if it is the last that the agent waits for; the table lists the
+// usual ones.
 void Machine::enter(State next) {
   HF_ASSERT(next == State::kExited || is_listed<State>(kTransitions, state_, event_, next));
   state_ = next;
@@ -107,7 +108,7 @@ void Machine::enter(State next) {
 Machine::Machine(Options options)
     : options_(std::move(options)), prng_(options_.seed), rehearsals_(options_.rehearsals) {
   if (options_.runs_scheduler) {
-    // Of a job that it continues, its first one counts as a successor, which has a journal.
+    // If the agent continues a job, its first scheduler counts as a successor, which has a journal.
     places_.push_back({.node_id = kSchedulerNode,
                        .role = Role::kScheduler,
                        .attempt = options_.continues ? 1U : 0U});
@@ -123,7 +124,8 @@ Actions Machine::step(const Event& event) {
     if (!spares_told_ && link_ == Link::kUp && state_ == State::kRunning) tell_state();
     maybe_exit();
   }
-  // What is to be told goes first: to start a process takes milliseconds, and the others wait.
+  // Messages go first: starting a process takes milliseconds, while other ranks wait for the
+  // messages.
   std::stable_partition(actions_.begin(), actions_.end(),
                         [](const Action& action) { return std::holds_alternative<Send>(action); });
   return std::exchange(actions_, {});
@@ -161,7 +163,8 @@ void Machine::add_spare(const std::string& node_id) {
   actions_.push_back(spawn);
 }
 
-// Whether a worker still trains that this spare could replace. `spare_of` empty: any worker.
+// Whether a worker still trains that a spare could replace. `spare_of`: the only place that the
+// spare may take; empty: any.
 bool Machine::is_needed(const std::string& spare_of) const {
   if (waits_for_places()) return state_ == State::kRunning;
   return std::any_of(places_.begin(), places_.end(), [&](const Place& p) {
@@ -169,7 +172,7 @@ bool Machine::is_needed(const std::string& spare_of) const {
   });
 }
 
-// One that is ready, else the oldest.
+// The spare for this place: the oldest that is ready, else the oldest; end(): none.
 std::deque<Machine::Spare>::iterator Machine::spare_for(const Place& place) {
   if (place.role == Role::kScheduler) return spares_.end();
   const auto may_take = [&](const Spare& s) {
@@ -181,7 +184,7 @@ std::deque<Machine::Spare>::iterator Machine::spare_for(const Place& place) {
   return std::find_if(spares_.begin(), spares_.end(), may_take);
 }
 
-// The place's process is gone: a spare gets it, else a new process.
+// The place has no process now: a spare gets the place, else a new process.
 void Machine::give(Place& place) {
   const auto found = spare_for(place);
   if (found == spares_.end()) return start(place);
@@ -218,7 +221,7 @@ std::uint64_t Machine::pause(Duration how_long) {
   return next_pause_++;
 }
 
-// Twice as long each time.
+// A pause that doubles with each time, up to kLastPause.
 std::uint64_t Machine::pause(std::int32_t times) {
   Duration how_long = kFirstPause;
   for (; times > 0 && how_long < kLastPause; --times) how_long *= 2;
@@ -246,8 +249,8 @@ void Machine::on(const SpareReady& e) {
   }
 }
 
-// A stopped process holds up all others and may never go on: it is replaced like a dead one, and
-// made dead before, so that it can not wake up into its successor's arena.
+// A stopped process holds up all ranks and may never go on. So it is killed and then replaced like
+// a dead one: alive, it could wake up and write into its successor's arena.
 void Machine::on(const Looked& e) {
   std::map<Process, int> counts;
   for (const Process process : e.stopped) {
@@ -268,7 +271,7 @@ void Machine::on(const Died& died) {
   Died e = died;
   heard_end_ = heard_end_ || e.job_ended;
   const auto ended = ended_.find(e.process);
-  if (ended != ended_.end()) e.ending = {ended->second, 0};  // What we did is known at once.
+  if (ended != ended_.end()) e.ending = {ended->second, 0};  // The agent itself has killed it.
   if (is_told(died)) {
     running_.erase(e.process);
     if (ended != ended_.end()) ended_.erase(ended);
@@ -285,7 +288,7 @@ void Machine::on(const Died& died) {
                  std::find_if(places_.begin(), places_.end(),
                               [&](const Place& p) { return p.previous == e.process; });
              former != places_.end() && is_told(e) && former->ending != e.ending) {
-    // The lifeline told of the death at once; now that its memory is gone the kernel says why.
+    // The lifeline told of the death at once. Now that the memory is freed, the kernel says why.
     former->ending = e.ending;
     say_end(*former, e);
     if (e.process == blamed_) {
@@ -296,8 +299,9 @@ void Machine::on(const Died& died) {
   }
 }
 
-// What a process has heard of the job's end counts for its agent, which may be cut off itself
-// (P26). A successor could only hear the same. Why a job has failed, the scheduler may still say.
+// If a process has heard of the job's end, its agent takes that for true, because the agent itself
+// may be cut off (P26). A successor could only hear the same. If the job has failed, the scheduler
+// may still say why.
 void Machine::hear_of_end(const Died& e, const std::string& node_id) {
   if (!e.job_ended || state_ != State::kRunning) return;
   receive(wire::JobEnded{true, {}});
@@ -306,7 +310,7 @@ void Machine::hear_of_end(const Died& e, const std::string& node_id) {
   result_ = failed(e, node_id);
 }
 
-// A process that has heard of the failure may well have ended with exit code 0.
+// A process that has heard of the job's failure may have ended with exit code 0 all the same.
 Exit Machine::failed(const Died& e, const std::string& node_id) {
   const std::int32_t code = exit_code(e.ending);
   return {code != 0 ? code : 1, how_it_ended(e, node_id), node_id};
@@ -326,7 +330,8 @@ void Machine::place_died(Place& place, const Died& e) {
     place.done = true;
     tell_state();
     end_spares();
-    // The scheduler or the workers have ended. The others end by themselves, unless they never met.
+    // The scheduler or the workers have ended. The others end by themselves, unless the workers
+    // never reached the scheduler.
     if (place.role == Role::kScheduler || workers_done()) actions_.push_back(WantGrace{});
     return;
   }
@@ -347,14 +352,14 @@ void Machine::place_died(Place& place, const Died& e) {
   tell_state();
 }
 
-// Requires that it is known by now how the process ended.
+// Requires that the kind of ending is known.
 void Machine::say_end(const Place& place, const Died& e) {
   if (is_ending() || ended_well(e.ending)) return;
   actions_.push_back(Say{how_it_ended(e, place.node_id)});
 }
 
-// An exception that comes again at the same step, or would, comes from the program or its data: no
-// further process would fare better.
+// Whether the same exception has come again at the same step, or certainly would. Then it comes
+// from the program or its data, and no further process would fare better.
 bool Machine::repeats_its_error(Place& place, const Died& e) {
   if (e.error.empty() || is_ending()) return false;
   const bool repeats = e.is_final || (e.error == place.error && e.version == place.error_version);
@@ -396,7 +401,8 @@ void Machine::on(const SpawnFailed& e) {
                                   [&](const Place& p) { return p.process == e.process; });
   if (place != places_.end()) {
     place->process = 0;
-    // What keeps the first process of a place from starting stays. For a later one it may pass.
+    // What keeps the first process of a place from starting is taken for permanent; later it may
+    // pass.
     if (!is_ending() && place->attempt > 1 && ++place->not_started < kSpawnTries) {
       place->pause = pause(place->not_started - 1);
       return tell_state();
@@ -410,9 +416,9 @@ void Machine::on(const LinkUp& e) {
   link_ = Link::kUp;
   is_far_ = e.is_far;
   tell_state();
-  // It may not have been told yet.
+  // The scheduler may not have heard of the failure yet.
   if (result_.code != 0 && !workers_leave_) send(wire::Failed{result_.reason});
-  if (is_far_) send(wire::Heartbeat{});  // The link may be lost before the next is due.
+  if (is_far_) send(wire::Heartbeat{});  // The link may be lost before the next beat.
 }
 
 void Machine::send(wire::Message message) {
@@ -446,17 +452,17 @@ void Machine::receive(const wire::JobProgress& m) {
   generation_ = m.generation;
   spare_failures_ = 0;
   for (auto& place : places_) place.failures = 0;
-  // The progress of an older generation may be told late. It starts no spare.
+  // Progress of an older generation may come late. It starts no spare.
   start_owed([&](const Owed& owed) { return owed.after < m.generation; });
 }
 
 void Machine::receive(const wire::JobEnded& m) {
   heard_end_ = true;
   if (is_ending()) return;
-  if (m.success) {  // Who has ended in good order needs no help; who hangs has its grace.
+  if (m.success) {  // Processes end by themselves; one that hangs has its grace period.
     if (state_ == State::kDone) return;
     enter(State::kDone);
-    if (waits_for_places()) end_spares();  // Nobody has ever needed them.
+    if (waits_for_places()) end_spares();  // No place needs the spares any more.
     actions_.push_back(WantGrace{});
     return;
   }
@@ -495,7 +501,7 @@ void Machine::receive(const wire::Places& m) {
   if (dropped > 0 || drains || takes) tell_state();
 }
 
-// Another host has these places. This one is free for others by that much, unless it is drained.
+// Ends the processes of places that another host has now. Returns the number of these places.
 std::int32_t Machine::drop_others(const std::set<std::string>& granted) {
   return static_cast<std::int32_t>(std::erase_if(places_, [&](const Place& place) {
     if (place.role != Role::kWorker || granted.contains(place.node_id)) return false;
@@ -517,13 +523,14 @@ bool Machine::take_lacking(std::set<std::string> granted) {
 }
 
 void Machine::receive(const wire::Refused& m) {
-  gave_up_ = true;  // Nobody listens to it.
+  gave_up_ = true;  // The scheduler does not listen to it.
   fail({1, m.reason, ""});
 }
 
-// A change of another book: what came between is lost, so all is asked for.
+// If the message changes a book that this agent does not have, something between was lost: ask for
+// the whole book.
 void Machine::receive(const wire::Addresses& m) {
-  if (m.base != 0) call_off_rehearsals();  // Not the first book: a rank was replaced.
+  if (m.base != 0) call_off_rehearsals();  // A change, not a first book: a rank was replaced.
   auto book = book_.after(m);
   if (!book) {
     if (m.base != 0) send(wire::AskAddresses{});
@@ -533,15 +540,15 @@ void Machine::receive(const wire::Addresses& m) {
   actions_.push_back(LeaveAddresses{book_.whole()});
 }
 
-// It has become a spare host, whose processes wait warm.
+// The agent has given places away, so it becomes a spare host for that many.
 void Machine::wait_for_places(std::int32_t places) {
   options_.spare_host = true;
   if (!waits_for_places() || options_.bound_spares) return;
   while (static_cast<std::int32_t>(spares_.size()) < places) add_spare("");
 }
 
-// The job fails because the processes of a place fail each time. In mid-training, exit code 0 is
-// a failure, too.
+// The job fails because the processes of a place fail each time. Exit code 0 in the midst of the
+// training is a failure, too.
 Exit Machine::too_often(const Place& place) const {
   const std::int32_t code = exit_code(place.ending);
   return {code != 0 ? code : 1,

@@ -1,7 +1,7 @@
 // What an agent does with the processes of its host: starts, replaces, promotes, gives up.
 //
-// Pure: no clock, no I/O, no processes. A place of the job is given to one process at a
-// time; every process that gets it has a higher attempt number. Why it is right:
+// Pure: no clock, no I/O, no processes. A place of the job is given to one process at a time, and
+// each process that gets it has a higher attempt number than those before. Why it is right:
 // docs/protocol/recovery.md, "The agent".
 #pragma once
 
@@ -34,54 +34,59 @@ struct Options {
   std::string host;
   std::vector<std::string> workers;  // Node ids of this host's places.
   std::int32_t world_size = 0;       // Of the whole job.
-  std::uint64_t seed = 0;            // Incarnations are drawn from it: random for every agent.
-  // Of several hosts with etcd, each does: one scheduler serves, the others stand by.
+  std::uint64_t seed = 0;            // Seed of the incarnations: a random one for each agent.
+  // The agent starts a scheduler. With etcd and several hosts, every agent does so: one scheduler
+  // serves, and the others stand by.
   bool runs_scheduler = false;
-  bool stands_by = false;  // With etcd: `runs_scheduler`, but another host has the first one.
-  bool continues = false;  // Its scheduler goes on from the journal of a dead agent's.
+  bool stands_by = false;  // With etcd: the job's first scheduler is on another host.
+  bool continues = false;  // Its scheduler goes on from the journal of a dead agent's scheduler.
   std::int32_t spares = 0;
-  // It has no places until the scheduler gives it those of a lost host; `spares` wait for them.
+  // The agent has no places until the scheduler gives it those of a lost host; `spares` wait for
+  // them.
   bool spare_host = false;
-  std::int32_t takes = 0;         // So many places of lost hosts it would take.
-  bool drained = false;           // It takes none any more, and ends once it has none.
-  bool bound_spares = false;      // One for each of `workers`, in place of `spares` for any.
-  std::int32_t max_restarts = 3;  // Of one place, or of the spares, without a step made between.
-  std::string max_restarts_option = "--max_restarts";  // As its user writes it.
+  std::int32_t takes = 0;         // How many places of lost hosts it would take.
+  bool drained = false;           // It takes no places any more, and ends once it has none.
+  bool bound_spares = false;      // One spare bound to each of `workers`, in place of `spares`.
+  std::int32_t max_restarts = 3;  // Restarts of one place, or of spares, with no step between.
+  std::string max_restarts_option = "--max_restarts";  // The option's name, for messages.
   RehearsalOptions rehearsals = {};
 };
 
 inline constexpr const char* kSchedulerNode = "scheduler";
 
-// How often the shell looks for stopped processes (SIGSTOP), and in how many looks on end one must
-// be found so: a tool that stops a process for a moment does not cost it its place.
+// How often the shell looks for stopped processes (SIGSTOP), and in how many looks in a row a
+// process must be found stopped before it is replaced: a tool may stop a process for a moment.
 inline constexpr Duration kLookEvery = std::chrono::milliseconds(150);
 inline constexpr int kStoppedLooks = 4;
 
-// A process that can not be started for want of memory or of process numbers may be, a moment
-// later.
+// How often in a row the start of a process is tried: memory or process numbers may be lacking for
+// a moment only.
 inline constexpr std::int32_t kSpawnTries = 5;
 
-// Whoever takes the place of a promoted spare is started when the job has made a step since, or
-// after so long: until then the recovery has a better use for the processors.
+// After a spare was promoted, a new one is started when the job has made a step, or after this
+// time: until then the recovery needs the processors.
 inline constexpr Duration kSparePatience = std::chrono::seconds(1);
 
 // How long an agent whose processes have all ended waits for a scheduler. That is long, because the
 // hosts of a job may be started one after another.
 inline constexpr Duration kLastWord = std::chrono::seconds(30);
-// And for the answer to a failure, of a scheduler that it had reached before.
+// How long it waits for the answer to a failure that it reports, if it has reached a scheduler
+// before.
 inline constexpr Duration kAnswer = std::chrono::seconds(5);
 
 // What may happen.
 struct Started {};
-struct Died {  // Seen first by its lifeline (no exit code yet) or by its end itself.
+struct Died {  // A process has died. Its lifeline may tell so before its exit code is known.
   Process process = 0;
-  wire::Ending ending;  // kUnknown: it is dying; a second Died tells how.
+  wire::Ending ending;  // kUnknown: it is dying; a second Died says how it ended.
   std::uint64_t detected_ns = 0;
   std::string error = {};        // The exception that ended it, in its own words; empty: none did.
-  Version version = kNoVersion;  // The last step that it has made; kNoVersion: none is known of.
-  std::optional<bool> job_ended = {};  // It has heard that the job has ended: well, or not.
-  bool is_final = false;  // `error` says what the program has to change, so it would come again.
-  std::optional<std::string> verdict = {};  // What a rehearsal has left: any bytes.
+  Version version = kNoVersion;  // The last step that it has made; kNoVersion: unknown.
+  // Set if the process had heard of the job's end; true: the job has ended well.
+  std::optional<bool> job_ended = {};
+  // `error` says what the program has to change, so every later process would end with it.
+  bool is_final = false;
+  std::optional<std::string> verdict = {};  // What a rehearsal has left as its verdict: any bytes.
 };
 struct SpawnFailed {
   Process process = 0;
@@ -90,24 +95,26 @@ struct SpawnFailed {
 struct PauseOver {
   std::uint64_t pause = 0;
 };
-struct Looked {               // Every kLookEvery.
-  std::set<Process> stopped;  // Of the running: whom a signal has stopped. A debugger is none.
-  bool on_time = true;        // No look was missed: we ourselves were not stopped meanwhile.
+struct Looked {  // Every kLookEvery.
+  // Running processes that a signal has stopped; not those that a debugger has stopped.
+  std::set<Process> stopped;
+  bool on_time = true;  // No look was missed, so the agent itself was not stopped.
 };
-struct SpareReady {  // It waits, and would go on with a place at once.
+struct SpareReady {  // The spare waits, and could take a place at once.
   Process process = 0;
 };
-struct LinkUp {         // Connected to the scheduler.
-  bool is_far = false;  // Agents of other hosts may be, too: each shows by beats that it lives.
+struct LinkUp {  // Connected to the scheduler.
+  // Agents of other hosts may be connected, too. Then each agent sends heartbeats.
+  bool is_far = false;
 };
 struct LinkDown {};
 struct Received {
   wire::Message message;
 };
-struct Interrupted {  // The user, or what started us, wants the job to end.
+struct Interrupted {  // The user, or whatever started the agent, wants the job to end.
   std::int32_t signal = 0;
 };
-struct GraceOver {};  // Who was asked to end had its time.
+struct GraceOver {};  // The grace period of processes that were asked to end is over.
 struct OutOfReach {   // No scheduler has been in reach for HOLDFAST_SCHEDULER_TIMEOUT.
   std::string why;
 };
@@ -120,7 +127,8 @@ static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
 
 // What must be done.
 enum class Role : std::uint8_t { kScheduler, kWorker, kSpare, kRehearsal };
-struct Predecessor {  // How the last process of a place ended. kUnknown: there was none, or so.
+// How the last process of a place ended. kUnknown: not known, or there was none.
+struct Predecessor {
   wire::Ending ending;
   std::string error;  // The exception that ended it; empty: none did.
   bool there_was = false;
@@ -132,8 +140,8 @@ struct Spawn {
   std::uint64_t attempt = 0;
   Incarnation incarnation = 0;
   Predecessor predecessor = {};
-  bool takes_over = false;  // A place that another host has had.
-  bool prepares = false;    // A spare: whatever place it gets, its state is not on this host yet.
+  bool takes_over = false;  // The place was another host's at first.
+  bool prepares = false;    // A spare for places whose state is not on this host yet.
 };
 struct Promote {  // This waiting spare becomes `node_id`.
   Process process = 0;
@@ -146,42 +154,47 @@ struct Send {
 };
 struct Kill {
   Process process = 0;
-  bool gently = false;  // SIGTERM; the machine asks again without it after GraceOver.
+  bool gently = false;  // true: SIGTERM; after GraceOver the machine asks for SIGKILL.
 };
 struct WantGrace {};  // Deliver GraceOver once, after the shell's grace period.
-struct WantPause {    // Deliver PauseOver once, so much later.
+struct WantPause {    // Deliver PauseOver once, `how_long` later.
   std::uint64_t pause = 0;
   Duration how_long{};
 };
-struct LeaveAddresses {  // For the workers of this host, in place of those before.
+struct LeaveAddresses {  // Leave this book for the workers of this host, in place of the last.
   wire::Addresses addresses;
 };
 struct Say {
   wire::Reason reason;
 };
-struct Log {  // Only in the log that the reason names.
+struct Log {  // Write it only into the log that the reason names.
   wire::Reason reason;
 };
-struct Stay {  // Nothing of ours runs, but other hosts are to hear of it: at most so long.
-  std::int32_t code = 0;  // As of Exit.
+// No process of this agent runs, but other hosts have yet to hear of that. The agent stays for
+// `at_most`.
+struct Stay {
+  std::int32_t code = 0;  // As in Exit.
   wire::Reason reason;
   Duration at_most{};
 };
-struct Exit {  // The agent leaves, once what it has sent is under way. Nothing of ours runs.
+struct Exit {  // End the agent, once its messages are sent. No process of it runs.
   std::int32_t code = 0;
-  wire::Reason reason;      // Of a failure: the first that was not recovered from.
-  std::string failed_node;  // Whose log tells more; may be empty.
-  bool drained = false;     // The job goes on, and needs this agent no more.
+  wire::Reason reason;      // For a failure: the first that was not recovered from.
+  std::string failed_node;  // The node whose log tells more; may be empty.
+  bool drained = false;     // The job goes on without this agent.
 };
 using Action = std::variant<Spawn, Promote, Send, Kill, WantGrace, WantPause, Say, Exit,
                             LeaveAddresses, Stay, Log>;
 using Actions = std::vector<Action>;
 
-// How far the agent is. Each leads only to those after it.
+// How far the agent is. A state is only followed by later ones.
 enum class State : std::uint8_t {
-  kRunning,  // Whoever dies is replaced. Also while all have ended well and other hosts go on.
-  kDone,     // The job has ended, in good order as far as it goes: who is gone is not missed.
-  kEnding,   // Nothing is replaced any more, and all are ended. Then the scheduler has to hear it.
+  // A process that dies is replaced. The state stays when all processes have ended well and other
+  // hosts go on.
+  kRunning,
+  kDone,  // The job has ended, well as far as is known: processes that end are not replaced.
+  // Nothing is replaced, all processes are ended, and then the scheduler has to hear of it.
+  kEnding,
   kExited,
 };
 inline constexpr std::size_t kStates = 4;
@@ -193,18 +206,18 @@ inline constexpr std::size_t kStates = 4;
 struct Place {
   std::string node_id;
   Role role = Role::kWorker;
-  Process process = 0;   // 0: none.
-  Process previous = 0;  // The one that died last.
+  Process process = 0;   // 0: no process.
+  Process previous = 0;  // The process that died last.
   Incarnation incarnation = 0;
   std::uint64_t attempt = 0;
-  bool done = false;             // Its process ended with exit code 0.
+  bool done = false;             // The process ended with exit code 0.
   std::int32_t failures = 0;     // Since the last step was made.
-  std::uint64_t pause = 0;       // Its next process waits for the end of this one; 0: for none.
-  std::int32_t not_started = 0;  // How often on end its process could not be.
-  wire::Ending ending;           // Of `previous`, as is the next.
-  Predecessor predecessor;       // For its successor.
+  std::uint64_t pause = 0;       // The next process waits for the end of this pause; 0: none.
+  std::int32_t not_started = 0;  // How often in a row the process could not be started.
+  wire::Ending ending;           // How `previous` ended.
+  Predecessor predecessor;       // What the next process is told.
   std::uint64_t detected_ns = 0;
-  std::string error;  // The newest exception that ended a process of it, and after which step.
+  std::string error;  // The newest exception that ended a process of this place,
   Version error_version = kNoVersion;
 };
 
@@ -226,10 +239,10 @@ class Machine {
     std::string node_id;  // The only place that it may take; empty: any.
     bool is_ready = false;
   };
-  struct Owed {  // A spare that is started when a pause is over, or before that:
+  struct Owed {  // A spare to start when the pause is over, or earlier:
     std::uint64_t pause = 0;
-    Generation after = 0;  // When a step was made in a newer generation than this.
-    std::string node_id;   // As of the spare.
+    Generation after = 0;  // when a step was made in a newer generation than this.
+    std::string node_id;   // As in Spare.
   };
 
   void on(const Started&);
@@ -272,7 +285,7 @@ class Machine {
   void rehearsal_died(const Died& e);
   void rehearsal_not_started(const SpawnFailed& e);
   void rehearsal_takes_too_long();
-  void judge_rehearsal(wire::RehearsalState verdict);
+  void conclude_rehearsal(wire::RehearsalState verdict);
   [[nodiscard]] bool is_at_a_place(Process process) const;
   [[nodiscard]] std::vector<std::string> rehearsed_places() const;
   [[nodiscard]] Rehearsals::Pause pauses() {
@@ -300,12 +313,13 @@ class Machine {
     return std::count_if(places_.begin(), places_.end(),
                          [](const Place& p) { return p.role == Role::kWorker; });
   }
-  // All ranks run here, and none ever ran elsewhere: an agent that has lost its own may be cut off.
+  // Whether all ranks run here, and did so from the start. An agent that has lost places may be cut
+  // off, so its word is not enough.
   [[nodiscard]] bool is_local() const {
     return worker_places() == options_.world_size &&
            std::ssize(options_.workers) == worker_places();
   }
-  // It is a spare host, and has no places so far, or no more.
+  // Whether it is a spare host without places, so far or again.
   [[nodiscard]] bool waits_for_places() const {
     return options_.spare_host && !options_.drained && worker_places() == 0;
   }
@@ -317,33 +331,33 @@ class Machine {
 
   Options options_;
   Prng prng_;
-  std::vector<Place> places_;                    // The scheduler's first, where it runs here.
-  std::deque<Spare> spares_;                     // Oldest first.
-  std::set<Process> running_;                    // Spawned and not known to have ended altogether.
-  std::map<Process, int> stopped_;               // In how many looks on end.
-  std::map<Process, wire::Ending::Kind> ended_;  // By us, and why: no fault of their own.
-  std::vector<Owed> owed_;                       // Spares.
+  std::vector<Place> places_;       // If a scheduler runs here, its place is the first.
+  std::deque<Spare> spares_;        // Oldest first.
+  std::set<Process> running_;       // Spawned, and not known to have exited.
+  std::map<Process, int> stopped_;  // In how many looks in a row each was stopped.
+  std::map<Process, wire::Ending::Kind> ended_;  // Processes that this agent has killed, and why.
+  std::vector<Owed> owed_;                       // Spares to start later.
   Rehearsals rehearsals_;
   std::uint64_t next_pause_ = 1;
   Process next_process_ = 1;
   std::int32_t spare_failures_ = 0;
   Version version_ = 0;
-  Generation generation_ = 0;  // In which version_ was made.
-  AddressBook book_;           // Where the ranks are, as the scheduler has told it last.
-  Link link_ = Link::kNever;   // To the scheduler.
+  Generation generation_ = 0;  // The generation in which version_ was made.
+  AddressBook book_;           // Where the ranks are, as the scheduler has said last.
+  Link link_ = Link::kNever;   // The link to the scheduler.
   bool is_far_ = false;
-  bool told_ = false;            // Its newest state was said to a scheduler,
-  bool spares_told_ = true;      // and which spares and verdicts it has.
-  bool heard_end_ = false;       // Of the job, from the scheduler or from a process of its own.
-  bool stays_ = false;           // Only for what other hosts have to hear, or may need.
-  bool gave_up_ = false;         // It stays for nobody, from now on.
-  std::uint64_t last_word_ = 0;  // The pause after which it gives up; 0: there is none.
-  bool grace_over_ = false;      // Some grace is over.
-  bool workers_leave_ = false;   // They were interrupted, which nobody has been told yet.
+  bool told_ = false;        // The scheduler was sent the newest places,
+  bool spares_told_ = true;  // and the newest spares and verdicts.
+  bool heard_end_ = false;  // It knows of the job's end, from the scheduler or from an own process.
+  bool stays_ = false;      // It stays only for what other hosts have to hear, or may need.
+  bool gave_up_ = false;    // From now on, it does not stay for other hosts.
+  std::uint64_t last_word_ = 0;  // The pause after which it stops staying; 0: none.
+  bool grace_over_ = false;      // A grace period has ended.
+  bool workers_leave_ = false;   // The workers were interrupted, and nobody has been told yet.
   State state_ = State::kRunning;
-  std::size_t event_ = 0;  // That is being handled.
+  std::size_t event_ = 0;  // Index of the event that is being handled.
   Exit result_;
-  Process blamed_ = 0;  // Whose death, one too many, result_ tells of.
+  Process blamed_ = 0;  // The process whose death result_ tells of.
   Actions actions_;
 };
 

@@ -1,4 +1,4 @@
-// An agent of the places w0 and w1, and what it has done and said.
+// An agent with the places w0 and w1, and what it has done and sent.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace holdfast::agent {
 using wire::Ending;
 using wire::Reason;
 
-// Of an exit code as a shell says it.
+// The ending for an exit code as a shell reports it.
 inline Ending ending(std::int32_t code) {
   using Kind = Ending::Kind;
   return code > 128 ? Ending{Kind::kSignalled, code - 128} : Ending{Kind::kExited, code};
@@ -25,7 +25,7 @@ inline Ending ending(std::int32_t code) {
 
 class AgentTest : public ::testing::Test {
  protected:
-  static constexpr std::int32_t kBound = -1;  // For `spares`: one for each place.
+  static constexpr std::int32_t kBound = -1;  // For `spares`: one bound spare for each place.
 
   void start(std::int32_t spares = 0, std::int32_t max_restarts = 1, bool scheduler = true,
              std::int32_t world_size = 2) {
@@ -85,11 +85,11 @@ class AgentTest : public ::testing::Test {
     step(Looked{std::move(stopped), on_time});
   }
   void dies(Process process, std::int32_t code) { step(Died{process, ending(code), 1}); }
-  // An exception has ended it, after it had made the step `version`.
+  // The process is ended by an exception, after it has made step `version`.
   void raises(Process process, const std::string& error, Version version) {
     step(Died{process, ending(1), 1, error, version});
   }
-  // The lifeline tells of a death at once, the kernel of how it came when the memory is gone.
+  // The lifeline tells of the death at once, and the kernel of its cause when the memory is freed.
   void dies_and_is_explained(Process process, std::int32_t code) {
     step(Died{process, {}, 5});
     step(Died{process, ending(code), 5});
@@ -97,18 +97,19 @@ class AgentTest : public ::testing::Test {
   [[nodiscard]] Process at(const std::string& node) const { return places_.at(node).process; }
 
   std::optional<Machine> machine_;
-  std::map<std::string, Spawn> places_;  // The newest of each.
+  std::map<std::string, Spawn> places_;  // The newest process of each place.
   std::vector<Spawn> spares_;
   RehearsalOptions options_;
   std::vector<Spawn> rehearsals_;
   std::vector<Reason> logged_;
   std::vector<std::string>
-      done_;  // At the newest event: in which order it has killed and promoted.
+      // What it has killed and promoted at the newest event, in this order.
+      done_;
   std::vector<Promote> promoted_;
   std::vector<Kill> killed_;
   std::vector<wire::Message> said_;
-  std::vector<wire::Addresses> left_;  // For the workers.
-  std::vector<Reason> told_;           // To the user.
+  std::vector<wire::Addresses> left_;  // Books left for the workers.
+  std::vector<Reason> told_;           // What the user was told.
   std::optional<Exit> exit_;
   std::vector<WantPause> pauses_;
   std::vector<Stay> stays_;

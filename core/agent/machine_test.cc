@@ -1,4 +1,4 @@
-// The agent's rules: whom it starts again, whom it promotes, and with which code and reason it
+// The agent's rules: what it starts again, what it promotes, and with which code and reason it
 // ends.
 #include "core/agent/machine_for_test.h"
 
@@ -20,7 +20,7 @@ TEST_F(AgentTest, TheSchedulersAgentStaysThoughItHasAllPlacesOfOthersByNow) {
   dies(at(kSchedulerNode), 137);
   dies(at(kSchedulerNode), 137);  // Its successor comes after a pause.
   for (const char* place : {"w0", "w1", "w2", "w3"}) dies(at(place), 0);
-  EXPECT_FALSE(exit_.has_value());  // The agent that had two of them may be cut off.
+  EXPECT_FALSE(exit_.has_value());  // The agent that had two of these places may be cut off.
 }
 
 TEST_F(AgentTest, ThatContinuesAJobStartsASuccessorOfItsScheduler) {
@@ -29,7 +29,7 @@ TEST_F(AgentTest, ThatContinuesAJobStartsASuccessorOfItsScheduler) {
   machine_.emplace(std::move(options));
   step(Started{});
   EXPECT_EQ(places_.at(kSchedulerNode).attempt, 2U);
-  EXPECT_EQ(places_.at("w0").attempt, 1U);  // By a new agent they are counted anew.
+  EXPECT_EQ(places_.at("w0").attempt, 1U);  // A new agent counts the attempts of workers anew.
 }
 
 TEST_F(AgentTest, GivesEachSuccessorAHigherAttemptAndAnotherIncarnation) {
@@ -96,7 +96,7 @@ TEST_F(AgentTest, SaysHowTheLastOneDiedAlsoWhereThatIsKnownOnlyLater) {
   EXPECT_EQ(exit_->code, 139);
   EXPECT_EQ(exit_->reason.node_id, "w0");
   EXPECT_EQ(exit_->reason.ending, ending(139));
-  EXPECT_EQ(exit_->reason.version, 1U);  // The first time.
+  EXPECT_EQ(exit_->reason.version, 1U);  // It failed once.
 }
 
 TEST_F(AgentTest, TheSameExceptionAtTheSameStepEndsTheJobAtTheSecondTime) {
@@ -135,7 +135,7 @@ TEST_F(AgentTest, WhatHoldfastRefusesEndsTheJobAtOnce) {
   }
 }
 
-// It is known at first that they died, and only then of what.
+// At first only the deaths are known, and later their causes.
 TEST_F(AgentTest, TheSameExceptionCountsWhereItIsKnownOnlyLater) {
   start(0, 100);
   for (int i = 0; i < 2; ++i) {
@@ -156,7 +156,7 @@ TEST_F(AgentTest, AnotherExceptionOrStepOrRankOrASignalIsAnotherFault) {
   raises(at("w0"), "OSError: no file", 6);
   raises(at("w0"), "OSError: no file", 7);
   for (int i = 0; i < 5; ++i) dies(at("w1"), 137);
-  for (int i = 0; i < 5; ++i) dies(at("w1"), 3);  // As sys.exit(3).
+  for (int i = 0; i < 5; ++i) dies(at("w1"), 3);  // The program calls sys.exit(3).
   EXPECT_TRUE(killed_.empty());
   EXPECT_EQ(places_.at("w0").attempt, 4U);
 }
@@ -175,7 +175,7 @@ TEST_F(AgentTest, TheUserHearsOfEveryEndHowItCame) {
   EXPECT_EQ(places_.at("w1").predecessor.error, "ValueError: no data");
 }
 
-// Its deaths were told by the lifeline, before anybody knew of an exit code: it was training.
+// The lifeline told of each death before an exit code was known: the process was training.
 TEST_F(AgentTest, AJobWhoseWorkerEndsWithCodeZeroEachTimeHasFailed) {
   start(0, 0);
   dies_and_is_explained(at("w1"), 0);
@@ -231,7 +231,7 @@ TEST_F(AgentTest, WhichSparesItHasIsToldWheneverThatChanges) {
   EXPECT_EQ(told(), Told{});
   step(PauseOver{pauses_.back().pause});
   EXPECT_EQ(told(), (Told{{"", false}}));
-  step(SpareReady{promoted_[0].process});  // Too late: it has a place.
+  step(SpareReady{promoted_[0].process});  // Too late: the spare has a place already.
   EXPECT_EQ(told(), (Told{{"", false}}));
   dies(spares_[1].process, 137);
   dies(spares_[2].process, 137);
@@ -246,7 +246,7 @@ TEST_F(AgentTest, AnotherSpareIsStartedWhenTheJobHasMadeAStepSince) {
   step(Received{wire::JobProgress{1, 5, 0, 0}});
   dies(at("w0"), 137);
   EXPECT_EQ(spares_.size(), 1U);
-  step(Received{wire::JobProgress{1, 6, 0, 0}});  // Told late: made before.
+  step(Received{wire::JobProgress{1, 6, 0, 0}});  // Progress from before the death, told late.
   EXPECT_EQ(spares_.size(), 1U);
   step(Received{wire::JobProgress{2, 7, 0, 1}});
   EXPECT_EQ(spares_.size(), 2U);
@@ -258,7 +258,7 @@ TEST_F(AgentTest, AnotherSpareIsStartedWhenTheJobHasMadeAStepSince) {
 TEST_F(AgentTest, AnotherSpareIsStartedInTheEndWhereNoStepIsMade) {
   start(1, 5);
   dies(at("w0"), 137);
-  dies(at("w1"), 137);  // No spare is left: it starts from nothing.
+  dies(at("w1"), 137);  // No spare is left, so a new process starts.
   EXPECT_EQ(promoted_.size(), 1U);
   EXPECT_EQ(places_.at("w1").attempt, 2U);
   EXPECT_EQ(spares_.size(), 1U);
@@ -291,7 +291,7 @@ TEST_F(AgentTest, ABoundSpareTakesItsOwnPlaceOnly) {
   ASSERT_EQ(promoted_.size(), 1U);
   EXPECT_EQ(promoted_[0].process, spares_[1].process);
   EXPECT_EQ(promoted_[0].node_id, "w1");
-  dies(promoted_[0].process, 137);  // No spare of its own is left: it starts from nothing.
+  dies(promoted_[0].process, 137);  // No spare of w1 is left, so a new process starts.
   EXPECT_EQ(promoted_.size(), 1U);
   EXPECT_EQ(places_.at("w1").attempt, 3U);
 }
@@ -346,7 +346,7 @@ TEST_F(AgentTest, NeverPromotesASpareToTheScheduler) {
   EXPECT_EQ(places_.at(kSchedulerNode).attempt, 2U);
 }
 
-// So that the steps in which they save what they have are not disturbed.
+// Otherwise the steps in which the workers save their state would be disturbed.
 TEST_F(AgentTest, AnInterruptIsToldOnceTheWorkersHaveEnded) {
   start();
   step(LinkUp{});
@@ -420,7 +420,7 @@ TEST_F(AgentTest, EvictsOnlyTheProcessThatIsMeant) {
   ASSERT_EQ(killed_.size(), 1U);
   EXPECT_EQ(killed_[0].process, at("w0"));
   EXPECT_FALSE(killed_[0].gently);
-  // What killed it is not the signal.
+  // The reason is its silence, not the signal that killed it.
   step(LinkUp{});
   dies(at("w0"), 137);
   const auto& state = std::get<wire::AgentState>(said_.back());
@@ -471,7 +471,7 @@ TEST_F(AgentTest, AReplacementThatCanNotBeStartedIsTriedAgainAndThenEndsTheJob) 
   EXPECT_EQ(exit_->reason.count, 5);
 }
 
-// Seed 1001598886 of the swarm: it sat out its grace, or met an event that it did not expect.
+// Seed 1001598886 of the swarm: the agent sat out its grace period, or met an unexpected event.
 TEST_F(AgentTest, AnAgentThatRunsNothingEndsAsSoonAsTheJobHasFailed) {
   start(0, 100, /*scheduler=*/false);
   step(LinkUp{});
@@ -535,7 +535,7 @@ TEST_F(AgentTest, WhatStoppedTheAgentAsWellDoesNotCount) {
   EXPECT_TRUE(killed_.empty());
 }
 
-// Its scheduler's host may be lost for good.
+// The scheduler's host may be lost for good.
 TEST_F(AgentTest, EndsIfNoSchedulerIsInReachForTooLong) {
   start(0, 3, false, 4);
   step(LinkUp{});
@@ -561,7 +561,7 @@ TEST_F(AgentTest, LeavesTheAddressesOfAllToItsWorkers) {
   const AddressBook before(places);
   places[2].endpoint = "b:3";
   const AddressBook after(places);
-  step(Received{after.since(before)});  // Of a book that it does not have.
+  step(Received{after.since(before)});  // This changes a book that the agent does not have.
   EXPECT_TRUE(left_.empty());
   EXPECT_EQ(said_.back(), wire::Message(wire::AskAddresses{}));
   step(Received{before.whole()});

@@ -34,6 +34,8 @@ Reason::Kind told_as(Verdict verdict) {
       return Reason::Kind::kRehearsalUncertain;
     case Verdict::kSkipped:
       return Reason::Kind::kRehearsalSkipped;
+    case Verdict::kWrong:
+      return Reason::Kind::kRehearsalWrong;
     case Verdict::kEqual:
       break;
   }
@@ -77,6 +79,8 @@ bool Rehearsals::hear_of_step(Generation generation) {
 void Rehearsals::hear_of_fault() {
   after_ = heard_;
   may_begin_ = goes_on_ = false;
+  // A rank that was replaced is as new as its rehearsal: that they are equal shows nothing.
+  for (auto& [node_id, entry] : entries_) entry.is_in_doubt = false;
 }
 
 // Those that never were come first, then by the oldest.
@@ -114,9 +118,8 @@ bool Rehearsals::call_off() {
   return true;
 }
 
-std::optional<Reason> Rehearsals::judge(wire::RehearsalState verdict,
-                                        const std::vector<std::string>& places,
-                                        const Pause& pause) {
+News Rehearsals::conclude(wire::RehearsalState verdict, const std::vector<std::string>& places,
+                          const Pause& pause) {
   verdict.node_id = node_id_;
   counts_ = false;
   limit_ = 0;
@@ -125,18 +128,33 @@ std::optional<Reason> Rehearsals::judge(wire::RehearsalState verdict,
   const bool was_compared = verdict.verdict != Verdict::kSkipped;
   entry.skipped = was_compared ? 0 : entry.skipped + 1;
   if (entry.skipped >= kSkipsOnEnd) entry.rests = pause(kSkippedRest);
-  entry.verdict = std::move(verdict);
+  const bool was_in_doubt = std::exchange(entry.is_in_doubt, false);
+  const bool differs = verdict.verdict == Verdict::kDiffers;
+  const bool is_equal = verdict.verdict == Verdict::kEqual;
+  if (is_equal && was_in_doubt) entry.verdict.verdict = Verdict::kWrong;
+  // That a rank once computed wrong stays in sight.
+  if (!is_equal || entry.verdict.verdict != Verdict::kWrong) entry.verdict = std::move(verdict);
+  if (differs && !was_in_doubt) entry.is_in_doubt = again_ = true;
   const bool all = std::all_of(places.begin(), places.end(),
                                [&](const auto& place) { return entries_.contains(place); });
   if (all) rest_ = pause(options_.interval);
+  const bool ends_job = options_.strict && differs && was_in_doubt;
+  if (ends_job) entry.told.clear();  // The end has a reason, whatever was told before.
+  return {tell(entry), ends_job};
+}
+
+// Each sentence is told once, and each wrong step.
+std::optional<Reason> Rehearsals::tell(Entry& entry) const {
   const auto& now = entry.verdict;
   if (now.verdict == Verdict::kEqual || entry.told.size() == kMostTold) return std::nullopt;
-  const bool differs = now.verdict == Verdict::kDiffers;
-  if (!entry.told.emplace(now.verdict, differs ? now.sentence : "").second) return std::nullopt;
+  const std::string what = now.verdict == Verdict::kDiffers ? now.sentence
+                           : now.verdict == Verdict::kWrong ? std::to_string(now.version)
+                                                            : "";
+  if (!entry.told.emplace(now.verdict, what).second) return std::nullopt;
   return Reason{.kind = told_as(now.verdict),
                 .version = now.version,
-                .node_id = node_id_,
-                .other = cat(options_.logs, '/', rehearsal_log(node_id_)),
+                .node_id = now.node_id,
+                .other = cat(options_.logs, '/', rehearsal_log(now.node_id)),
                 .detail = now.sentence};
 }
 

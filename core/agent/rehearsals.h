@@ -37,6 +37,12 @@ inline constexpr Duration kSkippedRest = std::chrono::minutes(30);
 // So many different sentences of one rank are told.
 inline constexpr std::size_t kMostTold = 16;
 
+// What has come of a rehearsal.
+struct News {
+  std::optional<wire::Reason> told;  // Nothing: nobody has to hear of that, or has already.
+  bool ends_job = false;             // Only if it is strict.
+};
+
 // What is read at most of what a rehearsal has written.
 inline constexpr std::size_t kMostVerdictBytes = 4096;
 // The verdict in it, of no place yet. Nothing: it is none. Any bytes may be read.
@@ -64,10 +70,11 @@ class Rehearsals {
   [[nodiscard]] const std::string& node_id() const { return node_id_; }
   // It is being ended, and nothing that it may say counts any more. False: that is so already.
   bool call_off();
-  // What has come of it. Nothing: nobody has to hear of that.
-  [[nodiscard]] std::optional<wire::Reason> judge(wire::RehearsalState verdict,
-                                                  const std::vector<std::string>& places,
-                                                  const Pause& pause);
+  // After a verdict of kDiffers a further step of the same rank is rehearsed at once. A program
+  // that keeps something outside of State differs again, and that ends a strict job. If the further
+  // step is equal, the verdict becomes kWrong: the rank itself computed wrong in the first one.
+  [[nodiscard]] News conclude(wire::RehearsalState verdict, const std::vector<std::string>& places,
+                              const Pause& pause);
   // Its process has ended. True: what it has left counts.
   [[nodiscard]] bool end();
   // It wants another process to rehearse the same step. False: that is the second one already.
@@ -88,7 +95,9 @@ class Rehearsals {
     int skipped = 0;          // How often on end.
     std::uint64_t rests = 0;  // The pause that it waits for; 0: for none.
     std::set<std::pair<wire::Verdict, std::string>> told;
+    bool is_in_doubt = false;  // `verdict` is kDiffers, and no further step was rehearsed yet.
   };
+  [[nodiscard]] std::optional<wire::Reason> tell(Entry& entry) const;
 
   RehearsalOptions options_;
   std::map<std::string, Entry> entries_;
@@ -96,7 +105,7 @@ class Rehearsals {
   Process process_ = 0;
   std::string node_id_;  // Of the newest.
   bool counts_ = false;  // What the process will leave.
-  bool again_ = false;   // `node_id_` goes first: it was called off, or goes on.
+  bool again_ = false;   // `node_id_` goes first: it was called off, goes on, or is in doubt.
   bool goes_on_ = false;
   bool is_second_ = false;  // The process under way goes on.
   std::uint64_t limit_ = 0;

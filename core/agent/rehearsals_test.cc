@@ -113,7 +113,7 @@ TEST_F(RehearsalTest, ASecondProcessGoesOnAtOnceAndNoThird) {
   ends("again\n7\n\n");
   EXPECT_EQ(order(), "00");
   EXPECT_EQ(newest().attempt, 2U);
-  ends("differs\n7\nw\n");
+  ends("uncertain\n7\nw\n");
   EXPECT_EQ(order(), "001");
   EXPECT_EQ(newest().attempt, 1U);
   ends("again\n8\n\n");
@@ -298,14 +298,17 @@ TEST_F(RehearsalTest, WhatCanNotBeRehearsedIsTriedSeldom) {
 TEST_F(RehearsalTest, ADifferenceIsToldOncePerRankAndSentence) {
   begin();
   progress(1);
+  const auto differs = [&](const std::string& what) {  // And so does a further step.
+    for (int i = 0; i < 2; ++i) ends("differs\n5\n" + what);
+  };
   const auto both_say = [&](const std::string& what) {
     for (int i = 0; i < 2; ++i) {
-      ends("differs\n5\n" + what);
+      differs(what);
       passes(kInterval);
     }
   };
-  ends("differs\n5\nw");
-  ends("differs\n5\nw");
+  differs("w");
+  differs("w");
   passes(kInterval);
   EXPECT_EQ(told_.size(), 2U);
   both_say("w");
@@ -332,12 +335,53 @@ TEST_F(RehearsalTest, WhatIsUncertainIsToldOncePerRank) {
   EXPECT_EQ(told_.size(), 2U);
 }
 
+TEST_F(RehearsalTest, ARankThatDiffersInOneStepAloneHasComputedWrong) {
+  begin(1, true);
+  progress(1);
+  ends("differs\n5\nthe gradient of w");
+  EXPECT_EQ(order(), "00") << "a further step of it, at once";
+  EXPECT_EQ(newest().attempt, 1U);
+  ends("equal\n9\n\n");
+  EXPECT_EQ(order(), "001");
+  const wire::RehearsalState wrong{"w0", Verdict::kWrong, 5, "the gradient of w"};
+  EXPECT_EQ(shown(), std::vector{wrong});
+  EXPECT_EQ(told_.back(), (Reason{.kind = Reason::Kind::kRehearsalWrong,
+                                  .version = 5,
+                                  .node_id = "w0",
+                                  .other = "logs/rehearsal_w0.log",
+                                  .detail = "the gradient of w"}));
+  EXPECT_EQ(machine_->state(), State::kRunning);
+  ends("equal\n9\n\n");
+  passes(kInterval);
+  ends("equal\n20\n\n");
+  EXPECT_EQ(shown()[0], wrong) << "it stays in sight";
+  EXPECT_EQ(told_.size(), 2U);
+  passes(kInterval);
+  passes(kInterval);
+}
+
+// Its replacement is as new as what rehearses it.
+TEST_F(RehearsalTest, ARankThatWasReplacedSinceIsNotSaidToHaveComputedWrong) {
+  begin();
+  progress(1);
+  ends("differs\n5\nw");
+  dies(at("w0"), 137);
+  is_gone();
+  progress(2);
+  step(SpareReady{spares_.back().process});
+  EXPECT_EQ(order(), "000");
+  ends("equal\n9\n\n");
+  EXPECT_EQ(shown()[0].verdict, Verdict::kEqual);
+}
+
 TEST_F(RehearsalTest, AStrictJobEndsByADifference) {
   begin(1, true);
   progress(1);
   ends("uncertain\n5\nw");
   EXPECT_EQ(machine_->state(), State::kRunning);
   ends("differs\n5\nw");
+  EXPECT_EQ(machine_->state(), State::kRunning);
+  ends("differs\n6\nw");
   EXPECT_EQ(machine_->state(), State::kEnding);
   EXPECT_EQ(std::get<wire::Failed>(said_.back()).reason.kind, Reason::Kind::kRehearsalDiffers);
   for (const auto& [node_id, spawn] : places_) dies(spawn.process, 143);

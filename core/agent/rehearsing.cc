@@ -79,32 +79,32 @@ void Machine::rehearsal_died(const Died& e) {
   if (e.verdict && e.verdict->starts_with(wire::kAgain) && rehearsals_.go_on()) return;
   auto verdict = e.verdict ? verdict_in(*e.verdict) : std::nullopt;
   if (!verdict) verdict = skipped(how_it_ended(e), rehearsals_.node_id());
-  judge_rehearsal(*std::move(verdict));
+  conclude_rehearsal(*std::move(verdict));
 }
 
 void Machine::rehearsal_not_started(const SpawnFailed& e) {
   if (!rehearsals_.end()) return;
-  judge_rehearsal(skipped(cat("it could not be started: ", e.why), rehearsals_.node_id()));
+  conclude_rehearsal(skipped(cat("it could not be started: ", e.why), rehearsals_.node_id()));
 }
 
 void Machine::rehearsal_takes_too_long() {
   const auto seconds =
       std::chrono::duration_cast<std::chrono::seconds>(options_.rehearsals.at_most).count();
   actions_.push_back(Kill{rehearsals_.under_way(), false});
-  judge_rehearsal(
+  conclude_rehearsal(
       skipped(cat("it had not ended after ", seconds, " s and was killed"), rehearsals_.node_id()));
 }
 
-void Machine::judge_rehearsal(wire::RehearsalState verdict) {
-  auto news = rehearsals_.judge(std::move(verdict), rehearsed_places(), pauses());
+void Machine::conclude_rehearsal(wire::RehearsalState verdict) {
+  auto [told, ends_job] = rehearsals_.conclude(std::move(verdict), rehearsed_places(), pauses());
   spares_told_ = false;
-  if (!news) return;
-  if (news->kind == wire::Reason::Kind::kRehearsalSkipped) {
-    actions_.push_back(Log{*std::move(news)});
-  } else if (news->kind == wire::Reason::Kind::kRehearsalDiffers && options_.rehearsals.strict) {
-    fail({1, *std::move(news), ""});
+  if (!told) return;
+  if (told->kind == wire::Reason::Kind::kRehearsalSkipped) {
+    actions_.push_back(Log{*std::move(told)});
+  } else if (ends_job) {
+    fail({1, *std::move(told), ""});
   } else {
-    actions_.push_back(Say{*std::move(news)});
+    actions_.push_back(Say{*std::move(told)});
   }
 }
 

@@ -7,19 +7,20 @@
 
 namespace holdfast::agent {
 
-// A bucket that fills by `percent` of the time that passes. Whoever competes with others empties it
-// by the processor time that it uses; what it uses of the time that others leave costs nothing. It
-// may compete as long as there is something in it.
+// A token bucket, which fills at `percent` of the time that passes. While the process competes with
+// others, the processor time that it uses is taken out; time that others leave idle costs nothing.
+// The process may compete as long as the bucket is not empty.
 class Share {
  public:
-  // So much may be used at once, at the beginning as well.
+  // How much the bucket can hold. It is full at the beginning.
   static constexpr Duration kMost = std::chrono::milliseconds(100);
 
   Share(Instant now, int percent) : percent_(percent), looked_(now) {}
 
   [[nodiscard]] bool competes() const { return competes_; }
 
-  // `used`: its processor time since the last look. Whether it may compete from now on.
+  // `used`: the processor time used since the last look. Returns whether the process may compete
+  // from now on.
   bool look(Instant now, Duration used) {
     if (competes_) left_ -= used;
     left_ = std::min(left_ + (now - looked_) * percent_ / 100, kMost);

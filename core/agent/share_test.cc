@@ -9,7 +9,8 @@ using namespace std::chrono_literals;
 
 constexpr Duration kEvery = 25ms;
 
-// What it uses in so long, if it has `competing` of a processor while it competes, else `idle`.
+// The processor time that a process uses in `time`, if it gets `competing` percent of a processor
+// while it competes, and else `idle` percent. Unless that is 0, only what is used while competing.
 Duration used_in(Duration time, int percent, int competing, int idle) {
   Instant now = 7s;
   Duration used{};

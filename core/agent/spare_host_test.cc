@@ -1,5 +1,5 @@
-// Which places an agent has, as it is told; an agent of a spare host, and what it has its spares do
-// beforehand.
+// How an agent takes and drops places as it is told; an agent of a spare host, and what its spares
+// prepare.
 #include <utility>
 
 #include "core/agent/machine_for_test.h"
@@ -7,7 +7,7 @@
 namespace holdfast::agent {
 namespace {
 
-// The memory of a state, where none is on this host that a spare might get.
+// A spare takes the memory of a state, if no state that it might get is on this host yet.
 TEST_F(AgentTest, SparesOfASpareHostAloneTakeMemoryBeforehand) {
   start(1);
   EXPECT_FALSE(spares_.at(0).prepares);
@@ -27,7 +27,7 @@ TEST_F(AgentTest, SparesOfASpareHostAloneTakeMemoryBeforehand) {
   EXPECT_FALSE(spares_.back().prepares);
 }
 
-// One message may say both, and may be said again.
+// One message may give a place and take another one away, and may be repeated.
 TEST_F(AgentTest, HasThePlacesThatItIsTold) {
   start(0, 1, false, 4);
   step(LinkUp{});

@@ -4,14 +4,15 @@
 
 namespace holdfast::controller {
 
-// Where all ranks are, if not all share one memory. If all are in one domain, hosts are domains: a
-// copy on another host is better than none.
+// Where each rank is; empty if all share one memory. If all ranks are in one domain, each host
+// counts as a domain: a copy on another host is better than none.
 std::vector<PeerPlace> Addresses::peer_places() const {
   std::vector<PeerPlace> places;
   if (job_.roster.memories() <= 1) return places;
-  std::map<std::string, PeerPlace> first_of;  // By memory. Its domain is what the first has said.
+  std::map<std::string, PeerPlace> first_of;  // By memory. Its first rank names the domain.
   std::map<std::string, std::uint32_t> domains;
-  const PeerPlace* host = nullptr;  // That of the last rank: the next one is likely to share it.
+  // The host of the last rank: the next rank is likely to share it.
+  const PeerPlace* host = nullptr;
   const std::string* memory = nullptr;
   for (const Member& member : job_.roster.each()) {
     const wire::Seat& seat = member.seat;
@@ -39,7 +40,7 @@ void Addresses::refresh() {
   AddressBook next(peer_places());
   if (next.name() == book_.name()) return;
   const AddressBook before = std::exchange(book_, std::move(next));
-  if (book_.name() == 0) return;  // Nobody looks into any.
+  if (book_.name() == 0) return;  // All ranks share one memory now and need no book.
   const wire::Addresses changes = book_.since(before);
   for (auto& [link, agent] : job_.agents.here()) {
     const bool knows = std::exchange(agent.book, book_.name()) == before.name();

@@ -10,16 +10,18 @@ class Addresses {
  public:
   explicit Addresses(Job& job) : job_(job) {}
 
-  // As all ranks are now. Before any rank hears the name of a book, its agent was told of the book.
+  // Makes the book of where all ranks are now, and sends the changes to the agents. Called before
+  // each assignment, so an agent gets a book before its ranks hear the book's name.
   void refresh();
-  [[nodiscard]] std::uint64_t name() const { return book_.name(); }  // 0: there is none.
-  void tell(Link link);                                              // All of it.
+  // The book's name; 0: all ranks share one memory.
+  [[nodiscard]] std::uint64_t name() const { return book_.name(); }
+  void tell(Link link);  // Sends the whole book.
 
  private:
   [[nodiscard]] std::vector<PeerPlace> peer_places() const;
 
   Job& job_;
-  AddressBook book_;  // Which the agents were told of last.
+  AddressBook book_;  // The book that the agents were told of last.
 };
 
 }  // namespace holdfast::controller

@@ -1,4 +1,4 @@
-// What ranks hear of where the others are, and their agents.
+// What ranks and their agents hear of where the ranks are.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ TEST_F(ControllerTest, RanksHearWhatFailsTogether) {
             (std::vector<PeerPlace>{{0, "host-1:1", 0}, {1, "host-2:1", 0}, {2, "host-3:1", 1}}));
 }
 
-// A copy on another host is better than none.
+// Each host counts as a domain, since a copy on another host is better than none.
 TEST_F(ControllerTest, HostsOfOnlyOneDomainFailAlone) {
   for (Link link = 1; link <= 3; ++link) {
     wire::Register m = who(cat(link - 1), link, 0, cat("host-", link));
@@ -48,7 +48,7 @@ TEST_F(ControllerTest, RanksThatShareOneMemoryNeedNotHearIt) {
   EXPECT_EQ(at(Stage::kRunning, 1)->addresses, 0U);
 }
 
-// The newest that is known on this link, after all that was said there.
+// The address book that the reader of all these messages has.
 AddressBook heard_on(const std::vector<wire::Message>& said) {
   AddressBook book;
   for (const auto& message : said) {
@@ -73,7 +73,7 @@ TEST_F(HostsTest, EachAgentHearsWhereAllAreOnceAndThenWhatHasChanged) {
               (std::vector<PeerPlace>{{0, "host-1:1", 0}, {0, "host-1:1", 0}, {1, "host-2:1", 1}}));
   }
   EXPECT_EQ(last<wire::Addresses>(1), nullptr) << "a rank has it from its agent";
-  // Another process has the place of rank 1, and listens elsewhere.
+  // Another process gets the place of rank 1, and listens at another endpoint.
   tell(90, "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 22, 2, true}});
   auto successor = who("1", 22, 2, "host-1");
   successor.endpoint = "host-1:2";
@@ -89,7 +89,7 @@ TEST_F(HostsTest, EachAgentHearsWhereAllAreOnceAndThenWhatHasChanged) {
 
 TEST_F(HostsTest, AnAgentThatComesOrAsksHearsWhereAllAre) {
   const AddressBook book = heard_on(said_[90]);
-  step(Received{1, wire::AskAddresses{}});  // A rank that asks hears its part anew as well.
+  step(Received{1, wire::AskAddresses{}});  // A rank that asks also gets its assignment anew.
   EXPECT_EQ(said_[1][said_[1].size() - 2], wire::Message(book.whole()));
   EXPECT_EQ(last<wire::Assignment>(1), &std::get<wire::Assignment>(said_[1].back()));
   step(Received{91, wire::AskAddresses{}});
@@ -115,7 +115,7 @@ TEST_F(ControllerTest, AStartedAgainSchedulerStillKnowsWhereAllAre) {
   EXPECT_EQ(at(Stage::kRunning, 11)->addresses, before);
 }
 
-// All are on one host by now: there is no book, and nothing to wait for.
+// All ranks are on one host by now: there is no book, and nothing to wait for.
 TEST_F(ControllerTest, WhoAsksForABookThatNobodyNeedsAnyMoreHearsItsPartAnew) {
   come_from_two_hosts();
   report_all({1, 2, 3});
@@ -132,7 +132,7 @@ TEST_F(HostsTest, OnlyAgentsAndRanksHearWhereAllAre) {
   EXPECT_TRUE(said_[70].empty());
 }
 
-// P36, as whatever is asked: what waits for the record is counted.
+// P36 holds for this question as for all: answers that wait for the record are counted.
 TEST_F(ControllerTest, WhoAsksForTheBookWithoutEndIsHeardNoMore) {
   come_from_two_hosts();
   report_all({1, 2, 3});
@@ -160,7 +160,7 @@ TEST_F(HostsTest, AnAgentThatTakesAnotherNameLeavesNothingOfTheFormer) {
   EXPECT_FALSE(closed_.contains(92)) << "it is gone";
 }
 
-// Its first word would be answered by a book.
+// The agent's first table would be answered by a book.
 TEST_F(HostsTest, AnAgentThatWaitsForTooManyAnswersIsHeardNoMore) {
   step(Connected{97, wire::PeerKind::kAgent});
   for (std::uint64_t id = 1; id <= kMaxUnanswered; ++id) {

@@ -32,7 +32,7 @@ std::optional<Agent> AgentDirectory::remove(Link link) {
   return std::move(agent.mapped());
 }
 
-// It is the link of this agent no more.
+// From now on this link is no longer the agent's.
 void AgentDirectory::forget_link(const std::string& agent_id, Link link) {
   const auto here = links_.find(agent_id);
   if (here != links_.end() && here->second == link) links_.erase(here);

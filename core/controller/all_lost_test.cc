@@ -1,4 +1,4 @@
-// Where nobody has the state any more.
+// What happens if nobody has the state any more.
 #include <gtest/gtest.h>
 
 #include "core/controller/machine_for_test.h"
@@ -10,7 +10,7 @@ using wire::Stage;
 
 namespace {
 
-// All processes die with their memory, from versions that all had reached, and others come.
+// All processes die with their memory, after all ranks had reached a version, and others come.
 class AllLostTest : public ControllerTest {
  protected:
   void train_from(Version version) {
@@ -72,7 +72,7 @@ TEST_F(AllLostTest, ASchedulerThatTakesOverKnowsThatThereWasAStep) {
   expect_the_end_at(1);
 }
 
-// Rank 0 has told of step 5 and is lost; the others have staged it, and know no more.
+// Rank 0 has reported step 5 and is lost. The others have staged step 5, and do not know more.
 TEST_F(AllLostTest, AStepThatWasToldOfIsMadeFromWhatOthersHaveStaged) {
   train_from(4);
   step(Received{1, wire::Progress{1, 5}});
@@ -88,7 +88,7 @@ TEST_F(AllLostTest, AStepThatWasToldOfIsMadeFromWhatOthersHaveStaged) {
   EXPECT_EQ(plans_.back().steps_lost, 0U);
 }
 
-// It has told of steps that nobody else can know of: it may be wrong.
+// Rank 0 has reported steps of which no other rank can know, so the report may be wrong.
 TEST_F(AllLostTest, StepsThatNobodyHasAnyMoreAreCountedAsLost) {
   train_from(4);
   step(Received{1, wire::Progress{1, 7}});

@@ -1,4 +1,4 @@
-// What ranks can hold, all of them together.
+// Which reports of ranks can all be true together.
 #include "core/controller/belief.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ TEST(Belief, WhatACommitLeavesIsBelieved) {
   EXPECT_TRUE(impossible({{0, kNoVersion}, {1, kNoVersion}}).empty());
 }
 
-// With HOLDFAST_PROTECT=0 the update of a step may have been made by some, and staged by nobody.
+// With HOLDFAST_PROTECT=0 some ranks may have made the update of a step that no other has staged.
 TEST(Belief, OneStepMoreIsBelievedThoughNobodyHasStagedIt) {
   EXPECT_TRUE(impossible({{0, 8, 8}, {1, 7, 7}}).empty());
   EXPECT_TRUE(impossible({{0, 7, 7}, {1, 8, 8}, {2, 7, 7}}).empty());

@@ -1,4 +1,4 @@
-// Who is connected, for which seat each speaks, and who waits for a place.
+// The connections: who is at the other end, for which seat it speaks, and who waits for a place.
 #pragma once
 
 #include <set>
@@ -13,29 +13,30 @@ namespace holdfast::controller {
 // What is at the other end of a connection.
 struct Peer {
   wire::PeerKind kind = wire::PeerKind::kWorker;
-  bool dismissed = false;       // Its connection is being closed: nothing is heard of it any more.
-  bool is_told_end = false;     // Of the job.
-  std::string node_id;          // Of the process that has registered here; empty: none has,
-  Incarnation incarnation = 0;  // as is this.
-  bool has_seat = false;        // What it says is the word of a seat,
-  Rank rank = kNoRank;          // of this one; kNoRank: the ranks are not given yet.
+  bool dismissed = false;       // The connection is being closed: what it still sends is ignored.
+  bool is_told_end = false;     // It was told of the job's end.
+  std::string node_id;          // Of the process that has registered here; empty: none has.
+  Incarnation incarnation = 0;  // Of the same process.
+  bool has_seat = false;        // Its messages count as those of a seat,
+  Rank rank = kNoRank;          // that of this rank; kNoRank: the ranks are not given yet.
 };
 
 class Connections {
  public:
   [[nodiscard]] const std::map<Link, Peer>& all() const { return peers_; }
-  [[nodiscard]] Peer* find(Link link);  // Null: there is none.
-  [[nodiscard]] Peer* open(Link link);  // Null: or it is being closed.
+  [[nodiscard]] Peer* find(Link link);  // Null: there is no such connection.
+  [[nodiscard]] Peer* open(Link link);  // The same, but null also if it is being closed.
   [[nodiscard]] Peer& at(Link link) { return peers_.at(link); }
-  [[nodiscard]] Rank rank_at(Link link) const;  // kNoRank: it speaks for none.
+  [[nodiscard]] Rank rank_at(Link link) const;  // kNoRank: it speaks for no rank.
 
   void connect(Link link, wire::PeerKind kind) { peers_[link] = {.kind = kind}; }
-  // Nothing more is heard of it. It is closed by the event that is being handled, or later.
+  // From now on, what this connection sends is ignored. Its Close is emitted while the present
+  // event is handled, or later, when the record behind it is durable.
   void dismiss(Link link);
   [[nodiscard]] std::vector<Link> take_dismissed() { return std::exchange(dismissed_, {}); }
   [[nodiscard]] std::optional<Peer> close(Link link);
 
-  // Processes that ask for a place which they can not have yet; there may be several for one.
+  // Processes that ask for a place and can not have it yet. Several may ask for one place.
   [[nodiscard]] const std::map<Link, wire::Register>& waiting() const { return waiting_; }
   [[nodiscard]] std::set<Link> waiting_for(const std::string& node_id) const;
   void keep_waiting(Link link, const wire::Register& m);
@@ -43,9 +44,9 @@ class Connections {
 
  private:
   std::map<Link, Peer> peers_;
-  std::vector<Link> dismissed_;  // By the event that is being handled.
+  std::vector<Link> dismissed_;  // Dismissed while the present event is handled.
   std::map<Link, wire::Register> waiting_;
-  std::map<std::string, std::set<Link>> waiting_for_;  // The same, by node id.
+  std::map<std::string, std::set<Link>> waiting_for_;  // The links in waiting_, by node id.
 };
 
 }  // namespace holdfast::controller

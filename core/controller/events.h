@@ -15,12 +15,12 @@
 namespace holdfast::controller {
 
 // What may happen.
-struct Started {  // As the journal has them.
+struct Started {  // The key-values and writers in the journal.
   std::vector<wire::KeyValue> kept;
   std::vector<wire::Writer> writers;
 };
-// There is a connection, and who is at its other end has proven to belong to the job, as a process
-// of this kind. It comes once, and before anything that is received there.
+// A new connection, whose other end has proven that it is a process of this kind and of this job.
+// Comes once for each connection, before anything that is received on it.
 struct Connected {
   Link link = 0;
   wire::PeerKind kind = wire::PeerKind::kWorker;
@@ -29,7 +29,8 @@ struct Received {
   Link link = 0;
   wire::Message message;
 };
-// What has come there can not be read, and nothing more of it is. `why` names its address.
+// A message on this connection can not be decoded, and the shell reads nothing more from it. `why`
+// names the address of its other end.
 struct Unreadable {
   Link link = 0;
   std::string why;
@@ -41,23 +42,23 @@ struct ProvenDead {  // The shell has proof that this process of the scheduler's
   std::string node_id;
   Incarnation incarnation = 0;
 };
-// The kernel of its host says that nobody listens where this process did: it is dead. Answers a
-// Probe.
+// Answers a Probe: the kernel of the process's host says that nobody listens at its endpoint any
+// more, so the process is dead.
 struct NotThere {
   std::string node_id;
   Incarnation incarnation = 0;
 };
 struct Stored {};  // The oldest unanswered Store is durable.
 struct TimePassed {};
-struct Interrupted {  // Somebody ends the scheduler.
+struct Interrupted {  // A signal asks the scheduler to end.
   std::int32_t signal = 0;
 };
 using Event = std::variant<Started, Connected, Received, Unreadable, Closed, ProvenDead, NotThere,
                            Stored, TimePassed, Interrupted>;
 
 // What must be done, in this order.
-using Store = wire::Changes;  // To be made durable, and answered by Stored.
-// What is on record once the store is durable.
+using Store = wire::Changes;  // Make this durable, then answer with Stored.
+// Changes `record` to what is on record once the store is durable.
 void apply(const Store& store, wire::Formation& record);
 struct Send {
   Link link = 0;
@@ -66,14 +67,13 @@ struct Send {
 struct Close {
   Link link = 0;
 };
-// Whether somebody listens at the endpoint of this process is to be seen. Only a refusal is
-// answered.
+// Try whether somebody listens at this process's endpoint. Only a refusal is answered, by NotThere.
 struct Probe {
   std::string node_id;
   Incarnation incarnation = 0;
   std::string endpoint;
 };
-struct Seeker {  // Who asks for a place that it can not have.
+struct Seeker {  // A process that asks for a place and can not have it.
   std::string node_id;
   std::string host;
   std::int64_t pid = 0;
@@ -87,26 +87,28 @@ struct Note {  // For traces and reports; decides nothing.
     kResume,
     kRecovered,
     kHow,
-    kRefused,  // Somebody said what is not for it to say, or can not be.
-    kTaken,    // `seeker` can not have a place, or has to wait, because others have them.
+    kRefused,  // A message was refused: it is not its sender's to send, or can not be true.
+    kTaken,    // `seeker` gets no place, or has to wait, because others have them.
   };
   Kind kind = Kind::kFault;
   Generation generation = 0;
   Version version = 0;
-  Rank rank = kNoRank;  // kFault: the lost rank. kHow: the rank whose death is explained by now.
+  // kFault: the lost rank. kHow: the rank whose cause of death has become known. kRefused: the
+  // sender's.
+  Rank rank = kNoRank;
   wire::Reason reason = {};
-  std::uint64_t detected_ns = 0;  // kFault: when its agent knew, by our clock; 0: not known.
+  std::uint64_t detected_ns = 0;  // kFault: when its agent knew, by this host's clock; 0: unknown.
   Seeker seeker = {};             // kTaken
-  std::uint64_t steps_lost = 0;   // kPlan: that were known to be committed, and are not any more.
+  std::uint64_t steps_lost = 0;   // kPlan: steps that were known to be committed and are lost.
 };
 struct End {
   bool success = false;
   wire::Reason reason;
 };
-// All who are here have been told of the end: exit once nobody is here. Agents of other hosts hang
-// up by themselves when they have heard it.
+// Everybody who is connected has been told of the job's end: exit once no connection is left.
+// Agents of other hosts hang up themselves when they have heard of the end.
 struct Leave {
-  bool lingers = false;  // Somebody who has not heard of it looks for us: stay for a while.
+  bool lingers = false;  // Processes that have not heard of the end may come: stay for a while.
 };
 using Action = std::variant<Store, Send, Answer, Close, Probe, Note, End, Leave>;
 using Actions = std::vector<Action>;

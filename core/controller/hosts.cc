@@ -6,16 +6,18 @@ namespace holdfast::controller {
 
 namespace {
 
-// An agent counts as silent after so many of its own longest gaps: on a busy host they are long.
+// An agent counts as silent after this many of its own longest gaps: on a busy host, gaps are long.
 constexpr int kGaps = 4;
-// The last call lasts silence / kLastCall: what was said before is heard within that (P10).
+// Before a silent host counts as lost, it has a last call of silence / kLastCall: messages that it
+// sent before arrive within this time (P10).
 constexpr int kLastCall = 4;
-// Once all of a host have hung up, it is asked for them again after this time, then twice that, ...
+// Once all processes of a host have hung up, they are probed again after this time, then after
+// twice this time, and so on.
 constexpr Duration kFirstAsked = std::chrono::milliseconds(5);
-// A scheduler that was started again hears of every host again within so long, if the host lives:
-// its processes try to connect at least once a second.
+// How long a scheduler that was started again waits to hear of a host: the processes of a live host
+// try to connect at least once a second.
 constexpr Duration kReturn = std::chrono::seconds(3);
-// The host of a scheduler that another one has replaced, since it was not heard for its lease.
+// The same for the host of a scheduler that was replaced because its lease ran out.
 constexpr Duration kReturnOfSuspect = std::chrono::seconds(1);
 
 }  // namespace
@@ -24,11 +26,12 @@ void HostWatch::hear(Agent& agent) {
   if (agent.heard != Instant{}) agent.gap = std::max(job_.now - agent.heard, agent.gap / 8 * 7);
   agent.heard = job_.now;
   agent.called.reset();
-  // It is back before anybody else has its places.
+  // The agent's places have no other owner yet, so it gets them back.
   if (std::exchange(agent.is_silent, false)) owners_.take_back(agent.agent_id);
 }
 
-// Its host counted as lost, and lives after all: it is back before anybody else has its places.
+// If the member's host counted as lost, it lives after all. Nobody else has its places yet, so its
+// agent has them back.
 void HostWatch::hear_member(const Member& member) {
   if (!member.is_free) return;
   const std::string agent_id = member.seat.agent;
@@ -44,7 +47,7 @@ void HostWatch::hear_member(const Member& member) {
   }
 }
 
-// None of its processes is connected, and it was here itself.
+// Whether the agent was connected, and neither it nor any process in its places is connected now.
 bool HostWatch::has_hung_up(const Agent& agent) const {
   const std::set<Rank>& owned = roster_.owned_by(agent.agent_id);
   return agent.has_hung_up && !owned.empty() &&
@@ -52,8 +55,8 @@ bool HostWatch::has_hung_up(const Agent& agent) const {
                      [&](Rank rank) { return roster_.at(rank).link == 0; });
 }
 
-// All have hung up, and the host's kernel lives and says that none of its processes is there. So no
-// fault of the network alone is taken for a loss.
+// Whether all have hung up, and the host's kernel has answered that none of the processes with a
+// lease is there. The kernel's answers rule out that only the network has failed.
 bool HostWatch::is_proven_lost(const Agent& agent) const {
   if (!has_hung_up(agent)) return false;
   const auto& ranks = roster_.owned_by(agent.agent_id);
@@ -63,8 +66,8 @@ bool HostWatch::is_proven_lost(const Agent& agent) const {
                       [&](Rank rank) { return has_lease(rank) && roster_.at(rank).is_there; });
 }
 
-// A process may close its connection some time before the one at which it listens, and a host may
-// be cut off for a while: so this is done more than once.
+// Probes the processes of a host, more than once: a process may close its connection some time
+// before its listening socket, and the host may be cut off for a while.
 void HostWatch::ask(Agent& agent) {
   if (job_.now >= agent.asks_at) {
     agent.asks_every = std::max(2 * agent.asks_every, kFirstAsked);
@@ -93,8 +96,8 @@ Duration HostWatch::silence_of(const Agent& agent) const {
   return std::clamp<Duration>(kGaps * agent.gap, job_.options.host_silence, longest);
 }
 
-// Its connection has ended. It may come back, as after a fault of the network; else its host is
-// lost, or it has died and takes its processes along.
+// The agent's connection has ended. It may come back, as after a fault of the network. Otherwise
+// its host is lost, or the agent has died and its processes end with it.
 void HostWatch::miss(Agent agent) {
   if (!job_.watches_hosts()) return;
   agent.heard = job_.now;
@@ -105,7 +108,7 @@ void HostWatch::miss(Agent agent) {
   look_at(job_.now);
 }
 
-// The last one of a missed host may have hung up.
+// The member may be the last process of a missed host to hang up: then the silence counts from now.
 void HostWatch::hang_up(const Member& member) {
   for (Agent& agent : agents_.missing()) {
     if (agent.agent_id != member.seat.agent || !has_hung_up(agent)) continue;
@@ -115,7 +118,7 @@ void HostWatch::hang_up(const Member& member) {
   }
 }
 
-// This scheduler takes over and has heard of no host yet. Each one's agent is to come back.
+// This scheduler has just started and has heard of no host yet: all agents on record are missed.
 void HostWatch::miss_all() {
   if (!job_.watches_hosts()) return;
   job_.all_are_back = job_.now + kReturn;
@@ -159,7 +162,7 @@ bool HostWatch::is_silent_for_long(Agent& agent) {
   for (const Rank rank : roster_.owned_by(agent.agent_id)) {
     if (roster_.at(rank).seat.incarnation != 0) spoke = std::max(spoke, roster_.at(rank).heard);
   }
-  // What its processes said after its own last beat shows that the host lives.
+  // A message of its processes after its own last one shows that the host lives.
   if (spoke > agent.heard + std::min(agent.gap, job_.options.host_silence)) {
     agent.heard = spoke;
     agent.called.reset();
@@ -178,7 +181,8 @@ void HostWatch::check_host(Agent& agent, std::set<Rank>& lost) {
   }
   const std::set<Rank> ranks = roster_.owned_by(agent.agent_id);
   agent.is_silent = true;
-  // Also the place of a process that was lost before: nobody else would start its successor.
+  // Places whose processes were lost before become free as well: nobody else would start
+  // successors.
   owners_.free_places(agent);
   lost.insert(ranks.begin(), ranks.end());
 }

@@ -1,5 +1,6 @@
-// Hosts: which of them are lost. A host is silent together: its agent and all its workers. Where
-// one of these speaks, the host lives, and a process that has died there is its agent's to tell of.
+// Decides which hosts are lost. A host counts as silent only if its agent and all its workers are
+// silent. While one of these speaks, the host lives, and its agent tells of processes that die
+// there.
 #pragma once
 
 #include "core/controller/job.h"
@@ -36,7 +37,7 @@ class HostWatch {
   AgentDirectory& agents_ = job_.agents;
   Membership& membership_;
   Owners& owners_;
-  std::optional<Instant> look_at_;  // When some host may count as lost.
+  std::optional<Instant> look_at_;  // When check() is due: some host may count as lost then.
 };
 
 }  // namespace holdfast::controller

@@ -1,4 +1,4 @@
-// Places on several hosts.
+// Jobs on several hosts, and the loss of hosts.
 #include <gtest/gtest.h>
 
 #include "core/controller/machine_for_test.h"
@@ -55,14 +55,14 @@ TEST_F(ControllerTest, ASuccessorOnAnotherHostTakesThePlaceAndIsWhereTheOthersLo
             (std::vector<PeerPlace>{{0, "host-1:1", 0}, {1, "host-2:1", 1}, {1, "host-2:1", 1}}));
 }
 
-// A host that was cut off comes back, and has its arenas from before.
+// A host that was cut off comes back, with its old arenas.
 TEST_F(ControllerTest, WhatLiesOnAHostFromBeforeTheRankMovedIsNotItsState) {
   come_from_two_hosts();
   report_all({1, 2, 3});
   step(ProvenDead{"1", 2});
   come(4, who("1", 4, 0, "host-3"));
   report_all({1, 3});
-  // Even after the scheduler has been started again.
+  // This holds even after the scheduler was started again.
   machine_.emplace(options_, record_);
   said_.clear();
   step(Started{});
@@ -75,13 +75,13 @@ TEST_F(ControllerTest, WhatLiesOnAHostFromBeforeTheRankMovedIsNotItsState) {
   EXPECT_EQ(at(Stage::kRepairing, 12)->order.act, wire::Act::kReceive);
   step(Received{12, wire::Repaired{machine_->generation()}});
   ASSERT_EQ(machine_->stage(), Stage::kRunning);
-  // From here on it is.
+  // From here on, what is there is the rank's state.
   step(Received{11, wire::GroupLost{machine_->generation()}});
   report_all({11, 12, 13});
   EXPECT_EQ(machine_->stage(), Stage::kRunning);
 }
 
-// Whoever is there, has taken it for the rank's state: it can not begin anew in its place.
+// The process there takes the old arena for the rank's state, so it can not begin version 0 in it.
 TEST_F(ControllerTest, WhereAllIsLostAnArenaOfAFormerStayIsNoBeginning) {
   come_from_two_hosts();
   report_all({1, 2, 3});
@@ -114,7 +114,7 @@ TEST_F(ControllerTest, ADeathIsDatedByOurClockAlone) {
   EXPECT_EQ(detected_ns_, (std::vector<std::uint64_t>{5, 0}));
 }
 
-// Ranks 0 and 2 on host-1 hold what rank 1 on host-2 has, and it holds what they have.
+// Ranks 0 and 2 on host-1 may hold the private part of rank 1 on host-2, and rank 1 holds theirs.
 class HoldersTest : public ControllerTest {
  protected:
   void SetUp() override {
@@ -133,7 +133,7 @@ class HoldersTest : public ControllerTest {
     step(Received{link,
                   wire::Report{machine_->generation(), has.version, has.staged, true, has.held}});
   }
-  // Rank 1's host is lost, and another one has its place now, on link 4.
+  // Rank 1's host is lost, and a process on another host gets its place, on link 4.
   void lose_rank_1() {
     step(ProvenDead{"1", 2});
     come(4, who("1", 4, 0, "host-3"));
@@ -153,7 +153,7 @@ TEST_F(HoldersTest, GiveWhatALostHostHadAlone) {
   EXPECT_EQ(part->order.act, wire::Act::kReceive);
   EXPECT_EQ(part->order.private_source, (wire::Location{0, "host-1", "host-1:1"}));
   EXPECT_FALSE(part->order.source.endpoint.empty());
-  // Who only holds has nothing to do for it.
+  // A mere holder has no order.
   EXPECT_EQ(at(Stage::kRepairing, 3), nullptr);
 }
 
@@ -168,14 +168,14 @@ TEST_F(HoldersTest, WhoSharesTheirMemoryNeedsNoLink) {
 
 TEST_F(HoldersTest, AreOfNoUseWithAnotherVersion) {
   lose_rank_1();
-  say(1, {7, 7, {{1, 5, 6}, {1, 7, 7}, {2, 7, 7}}});  // One word for each ward.
+  say(1, {7, 7, {{1, 5, 6}, {1, 7, 7}, {2, 7, 7}}});  // Only the first copy counts for each ward.
   say(3, {7, 7, {{0, 7, 7}}});
   ASSERT_TRUE(end_);
   EXPECT_EQ(end_->reason.kind, Reason::Kind::kNoPlan);
   EXPECT_EQ(end_->reason.rank, 1);
 }
 
-// Its memory may be that of a former stay: what it holds there is not used later either.
+// The memory on the new host may be from an earlier stay: what it holds for others is never used.
 TEST_F(HoldersTest, ForgetWhatTheyHeldOnceTheyHaveMoved) {
   lose_rank_1();
   say(1, {6, 6, {{1, 6, 6}}});
@@ -188,10 +188,10 @@ TEST_F(HoldersTest, ForgetWhatTheyHeldOnceTheyHaveMoved) {
   say(3, {6, 6});
   say(4, {6, 6, {{0, 6, 6}}});
   ASSERT_NE(at(Stage::kRepairing, 5), nullptr);
-  EXPECT_FALSE(at(Stage::kRepairing, 5)->order.moved);  // It is where it was.
+  EXPECT_FALSE(at(Stage::kRepairing, 5)->order.moved);  // This rank has not moved.
 }
 
-// Its memory may be that of a former stay.
+// The memory on the new host may be from an earlier stay.
 TEST_F(HoldersTest, HaveNothingOnceTheyHaveMoved) {
   step(ProvenDead{"1", 2});
   step(ProvenDead{"0", 1});
@@ -225,7 +225,7 @@ TEST_F(HostsTest, AllHostsHearOfALostOne) {
           .kind = Reason::Kind::kHostLost, .count = 1, .host = "host-2", .other_host = "host-9"}));
 }
 
-// A host is lost before the job has begun, and its command is started again.
+// A host is lost before the job has begun, and the same command is started there again.
 TEST_F(HostsTest, ItsFormerAgentIsInNobodysWayOnceItIsSilent) {
   machine_.emplace(options_, std::nullopt);
   said_.clear();
@@ -274,7 +274,7 @@ TEST_F(HostsTest, TheSchedulersOwnHostIsNotLostWhileItRuns) {
   pass(now_ + 20s);
   EXPECT_EQ(state("2"), SeatState::kHeld);
   pass(now_ + 20s);
-  EXPECT_EQ(state("2"), SeatState::kSilent);  // By its lease.
+  EXPECT_EQ(state("2"), SeatState::kSilent);  // Its lease has run out.
 }
 
 TEST_F(HostsTest, AnotherAgentMayHaveThePlacesOfALostHost) {
@@ -298,7 +298,7 @@ TEST_F(HostsTest, WhoAsksForThePlacesOfAHostBeforeItsLossIsKnownHasThemThen) {
   EXPECT_EQ(rank(4), 2);
 }
 
-// Its scheduler has lost its lease.
+// The former scheduler has lost its lease, so its host may be lost.
 TEST_F(HostsTest, TheHostOfTheFormerSchedulerIsMissedSooner) {
   options_.suspect_host = "host-2";
   machine_.emplace(options_, record_);
@@ -319,7 +319,7 @@ TEST_F(HostsTest, HostsThatComeBackToANewSchedulerHaveLostNothing) {
   tell(190, "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}});
   come(101, who("0", 1, 1, "host-1"));
   come(102, who("1", 2, 1, "host-1"));
-  come(103, who("2", 3, 1, "host-2"));  // Its agent takes longer.
+  come(103, who("2", 3, 1, "host-2"));  // The agent of this host takes longer.
   beat(1s, {190});
   tell(191, "agent-2", "host-2", {{"2", 3, 1, true}});
   beat(5s, {190, 191});
@@ -336,7 +336,7 @@ TEST_F(HostsTest, AHostThatMayBeOversubscribedTakesThePlacesToo) {
   EXPECT_EQ(granted(90), (Nodes{"0", "1", "2"}));
 }
 
-// The agent of another host counts its attempts from 1; its processes may come before its own word.
+// The agent of another host counts attempts from 1. Its processes may come before its own table.
 TEST_F(HostsTest, AttemptsAreCountedAnewOnAnotherHost) {
   step(Received{91, wire::AgentState{"job", "agent-2", "host-2", {{"2", 5, 3, true}}}});
   come(4, who("2", 5, 3, "host-2"));
@@ -365,7 +365,7 @@ TEST_F(HostsTest, AHostIsLostAtOnceWhereItsKernelRefusesAllOfIt) {
   ASSERT_EQ(probes_.size(), 1U);
   EXPECT_EQ(probes_[0].node_id, "2");
   EXPECT_EQ(probes_[0].endpoint, "host-2:1");
-  step(NotThere{"2", 2});  // Another process.
+  step(NotThere{"2", 2});  // This was another process.
   EXPECT_EQ(state("2"), SeatState::kHeld);
   step(NotThere{"2", 3});
   EXPECT_EQ(state("2"), SeatState::kSilent);
@@ -387,7 +387,7 @@ TEST_F(HostsTest, AHostIsNotLostWhileSomeOfItsProcessesMayBeThere) {
   EXPECT_EQ(state("2"), SeatState::kHeld);
 }
 
-// As by a firewall's flush.
+// A firewall that drops its table can do this.
 TEST_F(HostsTest, AHostWhoseConnectionsWereAllResetHasTheTimeOfASilentOne) {
   const auto reset = [&](Link agent, Link worker) {
     step(Closed{agent});
@@ -400,7 +400,7 @@ TEST_F(HostsTest, AHostWhoseConnectionsWereAllResetHasTheTimeOfASilentOne) {
   reset(91, 3);
   tell(92, "agent-2", "host-2", {{"2", 3, 1, true}});
   come(13, who("2", 3, 1, "host-2"));
-  step(NotThere{"2", 3});  // It can not be: here it is.
+  step(NotThere{"2", 3});  // False: the process is connected.
   beat(2s, {90, 92});
   EXPECT_EQ(state("2"), SeatState::kHeld);
   EXPECT_EQ(machine_->generation(), 1U);
@@ -429,7 +429,7 @@ TEST_F(HostsTest, AfterARestartASpareHostMayStillBeOnItsWayAtTheEnd) {
   }
 }
 
-// Of a job that is continued, a process may come before its agent, which counts attempts anew.
+// If a job is continued, a process may come before its agent, which counts attempts anew.
 TEST_F(HostsTest, AfterARestartALowerAttemptWaitsForTheWordOfItsAgent) {
   step(Closed{3});
   step(Received{91, wire::AgentState{"job", "agent-2", "host-2", {{"2", 5, 2, true}}}});
@@ -476,7 +476,7 @@ TEST_F(HostsTest, AnAgentThatComesBackHasLostNothing) {
 
 TEST_F(HostsTest, AStandstillOfTheSchedulerCostsNoHostItsRanks) {
   now_ += 5s;
-  step(TimePassed{});  // Nobody could be heard meanwhile. What they said waits to be read.
+  step(TimePassed{});  // The scheduler heard nobody meanwhile: the messages wait to be read.
   for (const Link link : std::initializer_list<Link>{90, 91})
     step(Received{link, wire::Heartbeat{}});
   beat(2s, {90, 91});
@@ -499,7 +499,7 @@ TEST_F(ControllerTest, AGroupThatIsLostWithoutADeathFormsAnew) {
   all_train();
   const Generation before = machine_->generation();
   step(Received{2, wire::GroupLost{before - 1}});
-  EXPECT_EQ(machine_->generation(), before);  // An old one is nobody's concern.
+  EXPECT_EQ(machine_->generation(), before);  // The loss of an old group changes nothing.
   step(Received{2, wire::GroupLost{before}});
   EXPECT_EQ(machine_->generation(), before + 1);
   EXPECT_EQ(machine_->head().cause, (wire::Reason{.kind = Reason::Kind::kGroupLost, .rank = 1}));

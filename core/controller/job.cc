@@ -109,13 +109,13 @@ void Job::refuse(Link link, Reason reason) {
   dismiss(link);
 }
 
-// As refuse, for what no process of the job says that is sound.
+// Like refuse(), for a message that no sound process of the job sends. It is noted.
 void Job::reject(Link link, Reason reason) {
   note(Note::Kind::kRefused, connections.rank_at(link), reason);
   refuse(link, std::move(reason));
 }
 
-// The event that is being handled goes on to its end, and may still look at its agent.
+// The agent at this link is forgotten only after the present event, which may still look at it.
 void Job::dismiss(Link link) {
   connections.dismiss(link);
   emit(Close{link});
@@ -125,11 +125,11 @@ std::size_t Job::unanswered(Link link) const {
   return key_values.pending(link) + outbox.held_answers(link);
 }
 
-// On the scheduler's own host, what there is to know of a death is known at once.
+// If all processes are on the scheduler's own host, every death is known at once.
 bool Job::watches_hosts() const {
   if (options.host_silence == Duration{} || !roster.assembled() || has_ended()) return false;
   const bool elsewhere = !options.own_host.empty() && roster.at(0).seat.host != options.own_host;
-  // A place that was given away, and that nobody has taken up yet, may be that of another host.
+  // A vacant seat was given away and not taken up yet: it may be another host's.
   return roster.memories() > 1 || elsewhere || roster.has_vacant();
 }
 

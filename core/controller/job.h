@@ -1,5 +1,6 @@
-// What is known of the job, and how its scheduler speaks and records. All rules of the controller
-// share it: Rendezvous, Membership, Owners, ... (docs/ARCHITECTURE.md). It decides nothing itself.
+// What the controller knows of the job, and its means to send and to record. All rules of the
+// controller share one Job: Rendezvous, Membership, Owners, ... (core/controller/machine.h). It
+// decides nothing itself.
 #pragma once
 
 #include <initializer_list>
@@ -20,52 +21,57 @@ namespace holdfast::controller {
 
 struct Options {
   std::string job;
-  std::uint64_t run_id = 0;  // For a new record: 64 random bits.
+  std::uint64_t run_id = 0;  // 64 random bits, for a new formation.
   std::int32_t world_size = 0;
-  Duration topology_timeout{};     // Until all processes have come.
+  Duration topology_timeout{};     // How long all processes may take to come.
   Duration lease{};                // Silence after which a process counts as lost.
-  Duration replacement_timeout{};  // How long a lost rank is waited for.
-  Duration host_silence{};         // Of several hosts: the least after which one counts as lost.
-  bool by_agent = false;           // An agent has started this scheduler, and would start another.
-  std::string own_host;            // As in Register.
-  std::string boot;                // The memory (Register) of whoever has our clock begins so.
-  std::string own_agent;           // How the id of that agent begins; empty: any agent may be it.
-  std::string suspect_host;        // Its scheduler has lost its lease: it may be lost as well.
-  bool comes_back = false;         // Somebody starts it again, after whatever end it may find.
-  Duration agent_patience{};       // How long that agent is waited for, after the end.
+  Duration replacement_timeout{};  // How long a lost rank's successor is waited for.
+  // Least silence after which one of several hosts counts as lost; 0: hosts are not watched.
+  Duration host_silence{};
+  bool by_agent = false;  // An agent has started this scheduler, and would start a successor.
+  std::string own_host;   // This scheduler's host, as in Register.
+  // Prefix of Register::memory of processes under this scheduler's kernel, which share its clock.
+  std::string boot;
+  // Prefix of the id of the agent that started this scheduler; empty: unknown, so any agent counts.
+  std::string own_agent;
+  // Host of the scheduler that this one replaces, which has lost its lease: it may be lost as well.
+  std::string suspect_host;
+  bool comes_back = false;    // Somebody starts this scheduler again, however it ends.
+  Duration agent_patience{};  // How long that agent is waited for after the job's end.
 };
 
 // What leads a job from one wire::Stage to the next.
 enum class StageEvent : std::uint8_t {
-  kBegun,     // A new generation.
-  kPlanned,   // All have reported: it is known from which version all go on.
-  kRepaired,  // All hold that version.
+  kBegun,     // A new generation has begun.
+  kPlanned,   // All ranks have reported, and the version to go on from is chosen.
+  kRepaired,  // All ranks hold that version.
   kOver,      // The job has ended, well or not.
 };
 [[nodiscard]] const char* name(StageEvent event);
 // {stage × event}; see core/table.h.
 [[nodiscard]] std::span<const Transition<wire::Stage>> stage_transitions();
 
-inline constexpr std::size_t kMaxNameBytes = 1024;  // Of a node, a host, a memory, an agent.
+inline constexpr std::size_t kMaxNameBytes = 1024;  // For a node, host, memory or agent.
 
 struct Job {
   Job(Options chosen, std::optional<wire::Formation> stored);
 
   Options options;
-  wire::Formation formation;  // But for its roster.
+  wire::Formation formation;  // The newest formation, with an empty roster: see `roster`.
   Roster roster;
   AgentDirectory agents;
   Connections connections;
   KeyValues key_values;
   Outbox outbox;
-  std::vector<wire::KeyValue> keeps;  // To be stored with the next formation.
-  bool is_roster_stored = false;      // Or on its way to it.
+  std::vector<wire::KeyValue> keeps;  // Key-values to be stored with the next formation.
+  bool is_roster_stored = false;  // The journal has the whole roster, or a Store under way has it.
   Instant now{};
   Instant started{};
-  Instant all_are_back{};  // After a restart, also who has no rank.
+  // After a restart: when all live processes are back, also those without a rank.
+  Instant all_are_back{};
 
   void enter(StageEvent event);
-  [[nodiscard]] wire::Formation record() const;  // With its roster.
+  [[nodiscard]] wire::Formation record() const;  // The formation with its roster.
   void store();
 
   void emit(Action action) { outbox.add(std::move(action)); }
@@ -75,17 +81,17 @@ struct Job {
   void refuse(Link link, wire::Reason reason);
   void reject(Link link, wire::Reason reason);
   void dismiss(Link link);
-  // How many of its questions have no answer yet.
+  // How many questions of this connection have no answer yet.
   [[nodiscard]] std::size_t unanswered(Link link) const;
 
   [[nodiscard]] bool has_ended() const { return formation.stage == wire::Stage::kEnded; }
   [[nodiscard]] bool watches_hosts() const;
   [[nodiscard]] bool is_own_agent(const std::string& agent_id) const;
-  // Its host is this scheduler's.
+  // Whether this agent is known to be on this scheduler's host.
   [[nodiscard]] bool is_here(const Agent& agent) const;
 };
 
-// Names that are kept for a connection have a bound: why one of these is too long.
+// Why one of these names is too long to be kept for a connection; nullopt: none is.
 [[nodiscard]] std::optional<wire::Reason> excess(std::initializer_list<const std::string*> names);
 
 }  // namespace holdfast::controller

@@ -7,7 +7,7 @@ namespace holdfast::controller {
 using wire::PeerKind;
 using wire::Reason;
 
-// While an agent is waited for that is to hear it first, all others have to wait as well (P32).
+// While leaves_at_ is set, the own agent is waited for: it has to hear of the end first (P32).
 void JobEnd::tell(Link link) {
   Peer* peer = job_.connections.open(link);
   if (peer == nullptr || (leaves_at_ && !left_)) return;
@@ -15,13 +15,14 @@ void JobEnd::tell(Link link) {
   if (peer->kind != PeerKind::kObserver) {
     job_.send(link, wire::JobEnded{formation_.success, formation_.end});
   }
-  // An agent of another host hangs up once it has heard it: it may be cut off just now.
+  // An agent of another host hangs up itself once it has heard of the end: it may be cut off just
+  // now.
   const Agent* agent = job_.agents.find(link);
   const bool is_own = agent != nullptr && job_.is_here(*agent);
   if (peer->kind != PeerKind::kAgent || is_own) job_.dismiss(link);
 }
 
-// First the agents: they have to know it before the processes that they watch exit.
+// Agents first: they have to know of the end before the processes that they watch exit.
 void JobEnd::tell_all() {
   for (const bool agents : {true, false}) {
     for (const auto& [link, peer] : job_.connections.all()) {
@@ -77,7 +78,8 @@ void JobEnd::wait_for_agent() {
 void JobEnd::leave() {
   if (std::exchange(left_, true)) return;
   tell_all();
-  // Who is cut off just now looks for us, and after a restart all do: they deserve to hear it.
+  // Processes that are cut off look for this scheduler, and after a restart all do. They should
+  // hear of the end.
   const bool unheard =
       std::any_of(job_.roster.each().begin(), job_.roster.each().end(), [&](const Member& member) {
         return member.link == 0 && (member.lease_runs() || member.state == SeatState::kSilent);

@@ -15,7 +15,7 @@ class JobEnd {
   void go_on();  // This scheduler was started again, and finds that the job has ended.
 
   void tell(Link link);
-  void tell_own_agent(Link link);  // Which was waited for.
+  void tell_own_agent(Link link);  // Tells the agent that was waited for, and leaves.
   void leave_in_time();
   [[nodiscard]] std::optional<Instant> deadline() const;
 
@@ -26,7 +26,7 @@ class JobEnd {
 
   Job& job_;
   wire::Formation& formation_ = job_.formation;
-  std::optional<Instant> leaves_at_;  // At the latest, where an agent is waited for.
+  std::optional<Instant> leaves_at_;  // While an agent is waited for: when to leave at the latest.
   bool left_ = false;
 };
 

@@ -28,8 +28,8 @@ std::optional<KeyValues::Written> KeyValues::put(const wire::Put& put) {
   if (last == writers_.end() && writers_.size() >= kMaxStoredKeys) {
     return Written{Outcome::kNoRoom};
   }
-  // Also a refusal is remembered: the same words, heard late on a former connection, must not be
-  // done after all. A restarted scheduler has no former connections, so it need not know refusals.
+  // A refusal is remembered, too: a copy of this Put that comes late on a former connection must
+  // not succeed. A restarted scheduler has no former connections, so refusals are not stored.
   const Written written = write(put);
   writers_[put.writer] = {put.id, written};
   return written;
@@ -45,7 +45,7 @@ KeyValues::Written KeyValues::write(const wire::Put& put) {
   const std::size_t more = put.key.size() + put.value.size();
   const bool room =
       (former || values_.size() < kMaxStoredKeys) && bytes_ - freed + more <= kMaxStoredBytes;
-  const bool own = put.key == wire::kSucceeded;  // All must hear of that, whatever programs keep.
+  const bool own = put.key == wire::kSucceeded;  // Never refused for want of room.
   if (!room && !own) return {Outcome::kNoRoom, version};
   values_[put.key] =
       std::make_shared<const wire::KeyValue>(wire::KeyValue{put.key, put.value, version + 1});

@@ -1,7 +1,7 @@
-// The job's key-values: put once or changed by version, asked for by whoever waits for them.
+// The job's key-values: put once or changed by version, and the questions that wait for them.
 //
-// Pure. A key stays until the job's end, and each value of it has a version: 1, 2, ... What is told
-// of a value has to be held back until it is durable; the machine sees to that.
+// Pure. A key stays until the job's end, and each value of it has a version: 1, 2, ... An answer
+// has to be held back until the value in it is durable; the machine sees to that.
 // docs/protocol/recovery.md, P36.
 #pragma once
 
@@ -22,44 +22,46 @@ namespace holdfast::controller {
 using Link = std::uint64_t;  // A connection; each has a greater number than all before. 0: none.
 
 inline constexpr std::size_t kMaxStoredBytes = std::size_t{256} << 20;  // Keys and values together.
-inline constexpr std::size_t kMaxStoredKeys = 100'000;                  // As many writers, too.
-inline constexpr std::size_t kMaxUnanswered = 1'000;                    // Words of a link.
+inline constexpr std::size_t kMaxStoredKeys = 100'000;                  // Also limits the writers.
+inline constexpr std::size_t kMaxUnanswered = 1'000;                    // Questions of one link.
 
-// A value as it was when it was asked for. Many may ask for a large one at once, so it is shared.
+// A value at the time when it was asked for. Many may ask for a large value at once, so it is
+// shared.
 using Found = std::shared_ptr<const wire::KeyValue>;
 
 // What must be done: tell the asker what was found, once it is durable.
 struct Answer {
   Link link = 0;
-  std::uint64_t id = 0;  // Of its Get.
+  std::uint64_t id = 0;  // The id in the asker's Get.
   Found found;
 };
 
 class KeyValues {
  public:
   enum class Outcome : std::uint8_t {
-    kSet,      // To be stored.
+    kSet,      // The value is set, and has to be stored.
     kOther,    // The key is at another version than the expected one. Nothing has changed.
-    kNoRoom,   // The same.
-    kRepeated  // It was set when this writer said it first, who is told the same again.
+    kNoRoom,   // There is no room for the value. Nothing has changed.
+    kRepeated  // The same Put was set before: its writer gets the same answer again.
   };
   struct Written {
     Outcome outcome = Outcome::kOther;
-    wire::KeyVersion version = 0;  // The key's.
+    wire::KeyVersion version = 0;  // The key's version after the Put.
     [[nodiscard]] bool is_set() const {
       return outcome == Outcome::kSet || outcome == Outcome::kRepeated;
     }
   };
   void restore(std::vector<wire::KeyValue> kept, const std::vector<wire::Writer>& writers);
 
-  // Nothing: it is older than what its writer said last, so nobody waits for the answer.
+  // nullopt: this Put is older than its writer's newest, so nobody waits for the answer.
   [[nodiscard]] std::optional<Written> put(const wire::Put& put);
-  // For all who wait for what this key has by now. They do not wait any more.
+  // The answers to all Gets that waited for what this key has now. They wait no longer.
   [[nodiscard]] std::vector<Answer> answers(const std::string& key);
 
-  // `found` is the first that is newer; null: none is. False: it waits for one.
+  // true: answer now with `found`, the first newer value; null: there is none. false: the Get
+  // waits.
   [[nodiscard]] bool get(Link link, const wire::Get& get, Found& found);
-  [[nodiscard]] std::size_t pending(Link link) const;      // How many wait.
+  [[nodiscard]] std::size_t pending(Link link) const;      // How many Gets of this link wait.
   [[nodiscard]] Found find(const std::string& key) const;  // Null: there is no value.
 
   void closed(Link link);
@@ -69,7 +71,7 @@ class KeyValues {
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
 
  private:
-  using Asker = std::pair<Link, std::uint64_t>;  // And the number of its Get.
+  using Asker = std::pair<Link, std::uint64_t>;  // A link, and the id of its Get.
   struct Said {
     std::uint64_t id = 0;
     Written written;
@@ -81,9 +83,9 @@ class KeyValues {
 
   std::map<std::string, Found> values_;
   std::size_t bytes_ = 0;
-  std::map<std::uint64_t, Said> writers_;  // The last word of each.
+  std::map<std::uint64_t, Said> writers_;  // The newest Put of each.
   std::map<Link, std::map<std::uint64_t, wire::Get>> pending_;
-  std::map<std::string, std::set<Asker>> askers_;  // The same, by key.
+  std::map<std::string, std::set<Asker>> askers_;  // The Gets in pending_, by key.
 };
 
 }  // namespace holdfast::controller

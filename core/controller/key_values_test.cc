@@ -28,7 +28,7 @@ std::string change(KeyValues& values, std::uint64_t id, wire::KeyVersion expecte
              written->version);
 }
 
-// What a Get that looks only is told.
+// The answer to a Get that does not wait.
 std::string look(KeyValues& values, const std::vector<std::string>& keys) {
   Found found;
   EXPECT_TRUE(values.get(9, {.id = 1, .keys = keys, .at_once = true}, found));
@@ -247,7 +247,7 @@ TEST(KeyValuesOfAJob, NobodyHearsOfAValueThatIsNotDurable) {
   EXPECT_EQ(said(hear(machine, 4, wire::Get{5, {"b"}, true})), "4 got nothing; ");
 }
 
-// The first change is not durable when the second is made: each hears of its own.
+// The first change is not durable when the second is made. Each change gets its own answer.
 TEST(KeyValuesOfAJob, WhoAskedIsToldTheValueThatIsDurable) {
   Begun machine;
   (void)hear(machine, 1, wire::Get{5, {"a"}});
@@ -269,7 +269,7 @@ TEST(KeyValuesOfAJob, WhatIsDurableIsToldWhileSomethingElseIsStored) {
   EXPECT_EQ(said(machine.step({}, Stored{})), "2 kept; ");
 }
 
-// P36: however a word waits for its answer.
+// P36: all kinds of unanswered questions count.
 TEST(KeyValuesOfAJob, WhatALinkWaitsForIsBounded) {
   Begun machine;
   EXPECT_EQ(said(put(machine, 2, "a", "1")), "store a=1; ");

@@ -1,4 +1,4 @@
-// Who may say what on a connection, and how all hear of the job's end.
+// Who may send what on a connection, and how all hear of the job's end.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -51,7 +51,7 @@ class LinksTest : public ::testing::Test {
   std::set<Link> closed_;
 };
 
-// One message of each kind, with the kinds of processes that say it.
+// A message, with the kinds of processes that may send it.
 struct Word {
   wire::Message message;
   std::set<PeerKind> speakers;
@@ -140,9 +140,9 @@ TEST_F(LinksTest, NothingIsHeardOfALinkThatIsNotConnected) {
 }
 
 TEST_F(LinksTest, TheEndIsToldToEveryLink) {
-  step(Connected{1, PeerKind::kWorker});  // It has not said a word yet.
+  step(Connected{1, PeerKind::kWorker});  // It has not sent anything yet.
   step(Connected{2, PeerKind::kWorker});
-  hear(2, wire::Put{.id = 1, .key = "k"});  // Nor does it wait for one.
+  hear(2, wire::Put{.id = 1, .key = "k"});  // It has only put a value, and waits for no answer.
   step(Connected{3, PeerKind::kAgent});
   step(Connected{4, PeerKind::kObserver});
   step(Connected{5, PeerKind::kWorker});

@@ -18,7 +18,8 @@ bool is_any(const wire::Message& message) {
   return (std::holds_alternative<Kinds>(message) || ...);
 }
 
-// Whether a process of this kind says such things (P40). The shell answers a StatusQuery itself.
+// Whether a process of this kind may send this message (P40). The shell answers a StatusQuery
+// itself.
 bool is_for(PeerKind kind, const wire::Message& message) {
   switch (kind) {
     case PeerKind::kWorker:
@@ -36,9 +37,10 @@ bool is_for(PeerKind kind, const wire::Message& message) {
   return false;
 }
 
-constexpr std::size_t kMaxSparesMore = 256;  // Of an agent, than the job has places.
+// An agent may have this many spares more than the job has places.
+constexpr std::size_t kMaxSparesMore = 256;
 
-// Why this can not be the table of an agent of the job, which has so many places.
+// Why no agent of a job with this many places can have such a table; nullopt: one can.
 std::optional<Reason> too_much(const wire::AgentState& m, std::size_t places) {
   const auto more_than = [](std::size_t count, std::size_t most, const char* what) {
     const Reason why{.kind = Reason::Kind::kTooMuch,
@@ -120,8 +122,8 @@ void Machine::on(const Started& e) {
   if (job_.has_ended()) {
     job_end_.go_on();
   } else if (assembled() && stage() != Stage::kRunning) {
-    // An order of the unfinished generation may have been carried out: ask anew, under a new
-    // number.
+    // An order of the unfinished generation may have been carried out: ask all ranks anew, under a
+    // new number.
     rendezvous_.begin({.kind = Reason::Kind::kSchedulerRestarted});
   }
 }
@@ -179,9 +181,9 @@ void Machine::on(const Received& e) {
     agent->beats = agent->beats || std::holds_alternative<wire::Heartbeat>(e.message);
   }
   if (const Member* member = member_on(*peer)) {
-    // Also while others are still to come: its lease runs from then on.
+    // This counts before the ranks are given as well: the lease runs from the last message.
     job_.roster.hear(*member, job_.now);
-    // It lives after all. What it reported was struck out when it was lost: ask again.
+    // The member lives after all. Its report was dropped when its lease ran out: ask again.
     if (member->state == SeatState::kSilent) {
       hosts_.hear_member(*member);
       job_.roster.advance(*member, SeatEvent::kHeard);
@@ -191,7 +193,7 @@ void Machine::on(const Received& e) {
   std::visit([&](const auto& message) { receive(e.link, message); }, e.message);
 }
 
-// It would say the same on every other connection.
+// The peer is told why: it would only send the same on its next connection.
 void Machine::on(const Unreadable& e) {
   const Peer* peer = job_.connections.open(e.link);
   if (peer == nullptr) return;
@@ -213,15 +215,15 @@ void Machine::on(const Closed& e) {
   job_.outbox.closed(e.link);
   const auto peer = job_.connections.close(e.link);
   if (!peer || !peer->has_seat) return;
-  if (peer->rank == kNoRank) {  // Before the ranks are given it just makes room.
+  if (peer->rank == kNoRank) {  // Before the ranks are given, a process just makes room.
     job_.roster.forget_arrival(peer->node_id);
     return membership_.answer_waiting(peer->node_id);
   }
   const Member& member = job_.roster.at(peer->rank);
-  // Its lease runs on: a lost host closes nothing, and this end notices it late.
+  // The lease runs on: the end of a connection does not prove a death.
   job_.roster.alter(member, [](Member& changed) { changed.link = 0; });
   hosts_.hang_up(member);
-  // Without an agent nobody tells its exit code: a finished process that hung up has left.
+  // Without an agent nobody reports the exit code: a finished process that hangs up has left.
   if (member.seat.attempt == 0) job_.roster.advance(member, SeatEvent::kHungUp);
   job_end_.maybe_all_left();
 }
@@ -267,7 +269,7 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   hosts_.look_at(job_.now + job_.options.host_silence);
   if (agent.book != addresses_.name()) {
     rendezvous_.receive(link, wire::AskAddresses{});
-    if (job_.connections.at(link).dismissed) return;  // It has asked for more than it may.
+    if (job_.connections.at(link).dismissed) return;  // Too many unanswered questions.
   }
   const auto former = job_.agents.take_words(link);
   job_.agents.set_asks(link, m.places);
@@ -289,11 +291,11 @@ void Machine::forget_agent(Link link) {
 
 // ---- Key-values ---------------------------------------------------------------------------------
 
-// Who asks needs no rank. What is said of a value waits, as everything does, until it is durable.
+// The sender needs no rank. The answer waits in the outbox until the value is durable.
 void Machine::receive(Link link, const wire::Put& m) {
   if (job_.has_ended()) return job_end_.tell(link);
   if (m.key == wire::kSucceeded) return reject_word(link, m);  // The scheduler alone puts that.
-  // Whoever belongs to the job comes again, and says it again.
+  // A process of the job connects again and repeats its Put.
   if (job_.unanswered(link) >= kMaxUnanswered || job_.outbox.unstored_bytes() > kMaxStoredBytes) {
     return job_.dismiss(link);
   }
@@ -322,7 +324,7 @@ void Machine::receive(Link link, const wire::Get& m) {
   if (job_.key_values.get(link, m, found)) {
     Action answer = found ? Action(Answer{link, m.id, std::move(found)})
                           : Action(Send{link, wire::Got{.id = m.id}});
-    // What is durable may be told while something else is being stored.
+    // A value that is durable may be told while something else is being stored.
     if (!job_.outbox.is_unstored(m.keys)) return job_.outbox.add_at_once(std::move(answer));
     job_.emit(std::move(answer));
   }

@@ -1,10 +1,10 @@
 // The scheduler's decisions: who has which rank, and what all do after a fault. This class hands
-// each event to the rule that it concerns; the rules stand below each other in the order of its
-// fields, and know only those above them there.
+// each event to the rule that it concerns. The rules are its fields, and each knows only those
+// declared before it.
 //
 // Pure: no clock, no I/O, no threads, no randomness, no unordered containers. The same state and
-// the same event give the same actions. What it says to others it says only once the record behind
-// it is durable (Outbox). Why it is right: docs/protocol/recovery.md.
+// the same event give the same actions. A message leaves only when the record behind it is durable
+// (Outbox). Why it is right: docs/protocol/recovery.md.
 #pragma once
 
 #include "base/ids.h"
@@ -26,7 +26,7 @@ namespace holdfast::controller {
 class Machine {
  public:
   Machine(Options options, std::optional<wire::Formation> stored);
-  Machine(const Machine&) = delete;  // Its rules refer to its job.
+  Machine(const Machine&) = delete;  // The rules refer to job_.
   Machine& operator=(const Machine&) = delete;
 
   [[nodiscard]] Actions step(Instant now, const Event& event);
@@ -37,7 +37,8 @@ class Machine {
   [[nodiscard]] wire::Formation formation() const { return job_.record(); }
   [[nodiscard]] wire::Stage stage() const { return job_.formation.stage; }
   [[nodiscard]] Generation generation() const { return job_.formation.generation; }
-  [[nodiscard]] const wire::Formation& head() const { return job_.formation; }  // Without roster.
+  // The formation without its roster.
+  [[nodiscard]] const wire::Formation& head() const { return job_.formation; }
   [[nodiscard]] const KeyValues& key_values() const { return job_.key_values; }
   [[nodiscard]] bool assembled() const { return job_.roster.assembled(); }
   [[nodiscard]] const std::vector<Member>& members() const { return job_.roster.members(); }
@@ -47,9 +48,9 @@ class Machine {
   [[nodiscard]] const std::map<Link, Peer>& peers() const { return job_.connections.all(); }
   [[nodiscard]] const std::map<Link, Agent>& agents() const { return job_.agents.here(); }
   [[nodiscard]] bool waits_for_place(const std::string& node_id, std::int64_t pid) const;
-  // How many members it has looked at so far: its work, as far as it grows with the world.
+  // How many members the rules have looked at so far: the part of the work that grows with the job.
   [[nodiscard]] std::uint64_t looks() const { return job_.roster.looks(); }
-  // Who is here before the ranks are given, by node id.
+  // The processes that have come before the ranks are given, by node id.
   [[nodiscard]] const std::map<std::string, Member>& arrivals() const {
     return job_.roster.arrivals();
   }
@@ -80,7 +81,7 @@ class Machine {
   void receive(Link link, const wire::Get& m);
   template <class Other>
   void receive(Link, const Other&) {
-  }  // Heartbeats are heard in on(Received); the rest is nonsense.
+  }  // on(Received) has dealt with heartbeats; all else is ignored.
 
   void forget_agent(Link link);
   void reject_word(Link link, const wire::Message& message);

@@ -1,4 +1,4 @@
-// A controller of three ranks, whose stores are durable at once, and what it has said.
+// A controller of three ranks, whose stores are durable at once, and what it has sent.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class ControllerTest : public ::testing::Test {
     step(Started{});
   }
 
-  // What is said is heard, and what is stored is read again.
+  // Every message that is sent, and every formation that is stored, survives encoding and decoding.
   static void expect_readable(const wire::Message& message) {
     const auto back = wire::decode(wire::kind_of(message), wire::encode(message));
     ASSERT_TRUE(back) << back.error().what;
@@ -78,7 +78,8 @@ class ControllerTest : public ::testing::Test {
     for (; stores > 0; --stores) step(Stored{});
   }
 
-  // Whoever speaks for the first time is what it sounds like, unless it was said before.
+  // Connects a link on which nothing was heard before, as the kind of process that sends this
+  // message.
   void connect(const Received& heard) {
     if (machine_->peers().contains(heard.link)) return;
     const bool agent = std::holds_alternative<wire::AgentState>(heard.message);
@@ -101,13 +102,13 @@ class ControllerTest : public ::testing::Test {
     return m;
   }
   void come(Link link, const wire::Register& m) { step(Received{link, m}); }
-  // An agent on link 90 says to which process it has given a place; the other places are not its.
+  // The agent on link 90 says to which process it has given this place, the only one that it has.
   void give(const std::string& node, Incarnation incarnation, std::uint64_t attempt) {
     step(Received{90,
                   wire::AgentState{"job", "agent", "host", {{node, incarnation, attempt, true}}}});
   }
   void report(Link link) { step(Received{link, wire::Report{machine_->generation(), 4, 4}}); }
-  // Ranks 0 and 2 on one host and 1 on another, on links 1, 3 and 2.
+  // Ranks 0, 1 and 2 come on links 1, 2 and 3; 0 and 2 are on one host, 1 is on another.
   void come_from_two_hosts() {
     come(1, who("0", 1, 0, "host-1"));
     come(2, who("1", 2, 0, "host-2"));
@@ -117,7 +118,7 @@ class ControllerTest : public ::testing::Test {
     for (const Link link : links) report(link);
   }
 
-  // Wakes it whenever it wants to be, up to and including `end`.
+  // Brings TimePassed at every deadline, up to and including `end`.
   void pass(Instant end) {
     for (auto at = machine_->deadline(); at && *at <= end; at = machine_->deadline()) {
       now_ = std::max(now_, *at);
@@ -126,14 +127,14 @@ class ControllerTest : public ::testing::Test {
     now_ = end;
   }
 
-  // All have come and train, without an agent, on links 1, 2, 3.
+  // All ranks come, on links 1, 2 and 3, and train. attempt 0: no agent has started them.
   void all_train(std::uint64_t attempt = 0) {
     for (Link link = 1; link <= 3; ++link) come(link, who(cat("w", link), 10 * link, attempt));
     for (Link link = 1; link <= 3; ++link) report(link);
     ASSERT_EQ(machine_->stage(), wire::Stage::kRunning);
   }
 
-  // The places of the agent there, as it was told last.
+  // The places that the agent on this link was told last.
   [[nodiscard]] Nodes granted(Link link) const {
     const auto* places = last<wire::Places>(link);
     if (places == nullptr) return {"it was told of none"};
@@ -156,7 +157,7 @@ class ControllerTest : public ::testing::Test {
     const auto* part = last<wire::Assignment>(link);
     return part ? part->rank : kNoRank;
   }
-  // Of the newest assignment at this stage.
+  // The newest assignment at this stage that was sent on this link; null: none.
   [[nodiscard]] const wire::Assignment* at(wire::Stage stage, Link link) const {
     const auto found = said_.find(link);
     if (found == said_.end()) return nullptr;
@@ -166,7 +167,7 @@ class ControllerTest : public ::testing::Test {
     }
     return nullptr;
   }
-  // Where all are, as this worker hears when it asks; it has been told to train with them.
+  // Where all ranks are, by the answer to this worker's question. It was told to train with them.
   std::vector<PeerPlace> places_of(Link link) {
     step(Received{link, wire::AskAddresses{}});
     const auto* said = last<wire::Addresses>(link);
@@ -181,23 +182,23 @@ class ControllerTest : public ::testing::Test {
 
   Options options_;
   std::optional<Machine> machine_;
-  wire::Formation record_;  // What is durable.
+  wire::Formation record_;  // The formation on record.
   std::map<Link, std::vector<wire::Message>> said_;
   std::optional<End> end_;
   bool left_ = false;
   bool lingers_ = false;
   std::set<Link> closed_;
   std::vector<Probe> probes_;
-  std::vector<wire::Reason> hows_;    // Of notes.
-  std::vector<wire::Reason> faults_;  // The same.
+  std::vector<wire::Reason> hows_;    // The reasons in notes of kind kHow,
+  std::vector<wire::Reason> faults_;  // and in those of kind kFault.
   std::vector<Note> taken_;
   std::vector<Note> plans_;
-  std::vector<std::uint64_t> detected_ns_;  // Of each fault.
+  std::vector<std::uint64_t> detected_ns_;  // In each note of kind kFault.
   Instant now_{};
 };
 
-// Ranks 0 and 1 on host-1 with the agent on link 90, rank 2 on host-2 with that on link 91. All
-// beat every 100 ms, until told otherwise.
+// Ranks 0 and 1 on host-1 with the agent on link 90, rank 2 on host-2 with the agent on link 91.
+// All send heartbeats every 100 ms, until a test says otherwise.
 class HostsTest : public ControllerTest {
  protected:
   void SetUp() override {
@@ -215,7 +216,7 @@ class HostsTest : public ControllerTest {
     ASSERT_EQ(machine_->stage(), wire::Stage::kRunning);
     beat(std::chrono::seconds(2), {90, 91});
   }
-  Version first_ = 4;  // That all hold as the job begins.
+  Version first_ = 4;  // The version that all hold as the job begins.
 
   void tell(Link link, const std::string& agent, const std::string& host,
             std::vector<wire::PlaceState> places) {

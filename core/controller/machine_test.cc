@@ -60,7 +60,7 @@ TEST_F(ControllerTest, NobodyHasARankBeforeAllHaveCome) {
   EXPECT_EQ(rank(1), kNoRank);
 }
 
-// Thousands may come within a second.
+// Thousands of processes may come within a second.
 TEST_F(ControllerTest, TellsHowManyAreHereAtMostOnceASecond) {
   come(1, who("a", 1));
   EXPECT_EQ(last<wire::Waiting>(1)->reason,
@@ -152,7 +152,7 @@ TEST_F(ControllerTest, ANewerAttemptTakesThePlaceAtOnce) {
   EXPECT_EQ(machine_->members()[1].seat.incarnation, 21U);
 }
 
-// All workers and the scheduler may die together: then none of those who come was here before.
+// All workers and the scheduler may die together: then every process that comes is new.
 TEST_F(ControllerTest, AfterItsOwnEndItStillKnowsWhomASuccessorReplaces) {
   all_train(1);
   machine_.emplace(options_, machine_->formation());
@@ -185,7 +185,7 @@ TEST_F(ControllerTest, WithoutAnAgentAPlaceIsGivenOnlyWhenItsLeaseHasRunOut) {
   EXPECT_EQ(rank(4), 1);
 }
 
-// The scheduler's host gives a connection to a lost host up half a lease later, say.
+// The scheduler's host may give up the connection to a lost host only after half a lease, as here.
 TEST_F(ControllerTest, ALeaseRunsFromTheLastWordThoughTheConnectionEndsLater) {
   all_train();
   pass(options_.lease / 2);
@@ -204,7 +204,8 @@ TEST_F(ControllerTest, AProvenDeathGivesThePlaceAtOnce) {
   EXPECT_EQ(rank(4), 1);
 }
 
-// Its agent may have left unheard: then nobody comes who could be told that all is well.
+// The agent may have left without being heard: then no successor comes that could be told of the
+// end.
 TEST_F(ControllerTest, TheSuccessorOfARankThatHasEndedIsAwaitedAsLongAsAnyOther) {
   all_train(1);
   for (Link link = 1; link <= 3; ++link) {
@@ -254,7 +255,7 @@ TEST_F(ControllerTest, NobodyTakesThePlaceOfARankThatHasEndedItsTraining) {
   EXPECT_TRUE(machine_->members()[1].seat.finished);
 }
 
-// The same after a restart of the scheduler: an evaluation may take long.
+// An evaluation may take long. This holds after a restart of the scheduler as well.
 TEST_F(ControllerTest, ARankThatLivesAndHasJoinedMayTakeItsTime) {
   for (const bool restarted : {false, true}) {
     machine_.emplace(options_, std::nullopt);
@@ -297,7 +298,7 @@ TEST_F(ControllerTest, TheSilenceOfAnOrphansSuccessorIsNoticedLikeAnyOther) {
   EXPECT_EQ(state("w2"), SeatState::kSilent);
 }
 
-// P33, also where a rank comes back to a generation that runs already.
+// P33. It also holds if a rank comes back to a generation that runs already.
 TEST_F(ControllerTest, ResumeNamesARankThatHasEndedItsTraining) {
   all_train();
   EXPECT_EQ(at(Stage::kRunning, 1)->ended, kNoRank);
@@ -369,7 +370,7 @@ TEST_F(ControllerTest, AStandstillOfAllCostsNobodyItsPlace) {
   step(Received{3, wire::Heartbeat{}});
   pass(now_ + options_.lease / 8);
   EXPECT_EQ(state("w1"), SeatState::kHeld);
-  EXPECT_EQ(state("w2"), SeatState::kSilent);  // It alone has nothing to say after it.
+  EXPECT_EQ(state("w2"), SeatState::kSilent);  // Only w2 sends nothing after the standstill.
   EXPECT_EQ(state("w3"), SeatState::kHeld);
 }
 
@@ -401,7 +402,7 @@ TEST_F(ControllerTest, AnEndedJobIsOverForWhoeverComes) {
   EXPECT_FALSE(last<wire::JobEnded>(8)->success);
 }
 
-// The lifeline is quicker than the exit code.
+// A lifeline tells of a death before the exit code is known.
 TEST_F(ControllerTest, TellsHowADeathCameOnceItsAgentKnows) {
   all_train(1);
   const auto told = [&](const Ending& ending, bool alive, std::uint64_t attempt) {
@@ -426,7 +427,7 @@ TEST_F(ControllerTest, AnAgentOfAFormerProtocolIsRefusedByName) {
   EXPECT_EQ(refusal(9).kind, Reason::Kind::kOtherProtocol);
 }
 
-// P32: else the agent would take the exit of a worker for a death, and start it again.
+// P32: otherwise the agent would take the exit of a worker for a death, and start it again.
 TEST_F(ControllerTest, NobodyHearsOfTheEndBeforeAnAgentDoes) {
   options_.by_agent = true;
   options_.agent_patience = std::chrono::seconds(10);
@@ -443,7 +444,7 @@ TEST_F(ControllerTest, NobodyHearsOfTheEndBeforeAnAgentDoes) {
   EXPECT_TRUE(left_);
 }
 
-// Another host's agent would not start the scheduler again; its own would, if it had not heard.
+// The scheduler's own agent would start it again if it had not heard of the end; others would not.
 TEST_F(ControllerTest, TheEndIsHeldBackUntilTheSchedulersOwnAgentIsHere) {
   options_.by_agent = true;
   options_.own_agent = "host-7-";
@@ -475,7 +476,7 @@ TEST_F(ControllerTest, TheAgentOfAnotherJobIsNotTheOneThatIsWaitedFor) {
   EXPECT_FALSE(left_);
 }
 
-// Whoever waits for a successor of this scheduler would wait in vain.
+// Processes that waited for a successor of this scheduler would wait in vain.
 TEST_F(ControllerTest, ASchedulerThatNobodyStartsAgainEndsTheJobWhenItIsInterrupted) {
   all_train(1);
   step(Interrupted{15});
@@ -498,7 +499,7 @@ TEST_F(ControllerTest, AnInterruptedSchedulerThatComesBackLeavesTheJobAlone) {
   }
 }
 
-// P39: on record together with the successor's lease, and told to who waits for it.
+// P39: the key is on record together with the successor's lease, and told to all who wait for it.
 TEST_F(ControllerTest, ASuccessionIsAKeyValueOfTheJob) {
   all_train(1);
   step(Received{1, wire::Get{5, {wire::kSucceeded}}});

@@ -9,7 +9,7 @@ using wire::Stage;
 
 namespace {
 
-// Who waits for the others is told of them no more often.
+// Arrivals are told no more often than this how many have come.
 constexpr Duration kArrivalsToldEvery = std::chrono::seconds(1);
 
 Reason not_given(const wire::Register& m) {
@@ -18,7 +18,8 @@ Reason not_given(const wire::Register& m) {
           .node_id = m.node_id};
 }
 
-// Whether somebody says that it is the process of this seat, and is not.
+// Why the sender is not the process of this seat, though it has the same incarnation; nullopt: it
+// is.
 std::optional<Reason> not_that_one(const wire::Seat& seat, const wire::Register& m) {
   if (m.host == seat.host && m.memory == seat.memory && m.attempt == seat.attempt) {
     return std::nullopt;
@@ -55,14 +56,14 @@ void Membership::attach(const Member& member, Link link, const wire::Register& m
   roster_.advance(member, SeatEvent::kHeard);
 }
 
-// What comes on its connection is not its word any more.
+// From now on, messages on the member's connection do not count as its own.
 void Membership::detach(const Member& member) {
   if (Peer* peer = connections_.find(member.link)) peer->has_seat = false;
   roster_.alter(member, [](Member& changed) { changed.link = 0; });
 }
 
-// Why this process can not take part: it shares no memory with one of the job, and one of the two
-// has no endpoint.
+// Why this process can not take part: it shares no memory with some process of the job, and one of
+// the two has no endpoint. nullopt: it can.
 std::optional<Reason> Membership::elsewhere(const wire::Register& m) const {
   const Member* other = roster_.out_of_reach(m);
   if (other == nullptr) return std::nullopt;
@@ -103,7 +104,7 @@ void Membership::receive(Link link, const wire::Register& m) {
   }
 }
 
-// Before the ranks are given. A process may come while no agent speaks for its place.
+// The verdict before the ranks are given. A place for which no agent speaks yet may be taken.
 Membership::Verdict Membership::early_verdict_on(const wire::Register& m) const {
   using Kind = Verdict::Kind;
   if (const auto other = roster_.same_number(m.node_id)) {
@@ -144,7 +145,8 @@ void Membership::admit_early(Link link, const wire::Register& m) {
   maybe_tell_arrivals();
 }
 
-// How many are here. Of thousands that come within a second, each is told once or twice.
+// Tells all arrivals how many have come. The rate is limited: if thousands come within a second,
+// each is told once or twice.
 void Membership::maybe_tell_arrivals() {
   if (arrivals_are_told_ || job_.now < arrivals_next_) return;
   for (const auto& [node_id, member] : roster_.arrivals()) {
@@ -165,7 +167,8 @@ void Membership::maybe_assemble() {
   if (may_assemble()) assemble();
 }
 
-// Of several hosts, each agent has to have spoken as well: by its silence its host is missed.
+// With several hosts, each agent has to have spoken as well: only then is the loss of its host
+// noticed.
 bool Membership::may_assemble() {
   if (roster_.assembled() ||
       roster_.arrivals().size() != static_cast<std::size_t>(job_.options.world_size)) {
@@ -175,7 +178,7 @@ bool Membership::may_assemble() {
   const auto is_unspoken = [&](const auto& arrival) {
     return arrival.second.seat.attempt != 0 && agents_.speaker(arrival.first) == nullptr;
   };
-  // Begin at the last one found: the agents of those before it have spoken, most likely.
+  // Begin at the arrival found last time: for those before it, agents have most likely spoken.
   const auto from = roster_.arrivals().lower_bound(unspoken_);
   auto found = std::find_if(from, roster_.arrivals().end(), is_unspoken);
   if (found == roster_.arrivals().end()) {
@@ -202,9 +205,9 @@ void Membership::assemble() {
   }
 }
 
-// An agent gives a place to one process at a time: a later one proves that the former is dead. Only
-// the agent that owns the place says which process has it. All others wait, until their own agents
-// end them.
+// An agent gives a place to one process at a time: a later process proves that the former is dead.
+// Only the agent that owns the place says which process has it. All other processes wait, until
+// their own agents end them.
 Membership::Verdict Membership::verdict_on(Rank rank, const wire::Register& m) const {
   using Kind = Verdict::Kind;
   const Member& member = roster_.at(rank);
@@ -215,7 +218,8 @@ Membership::Verdict Membership::verdict_on(Rank rank, const wire::Register& m) c
   }
   if (!agents_.is_given(m)) return {Kind::kWaits, is_leased ? leased(rank) : not_given(m)};
   if (member.seat.attempt != 0 && m.attempt > member.seat.attempt) return {};
-  // Of a rank that has ended and left nobody has to take the place: the job's end is waited for.
+  // The place of a rank that has ended and left need not be taken: the process waits for the job's
+  // end.
   if (member.state == SeatState::kLeft) {
     return {Kind::kWaits, {.kind = Reason::Kind::kRankHasEnded, .rank = rank}};
   }
@@ -237,7 +241,7 @@ void Membership::admit(Link link, Rank rank, const wire::Register& m) {
   const Member& member = roster_.at(rank);
   if (m.incarnation == member.seat.incarnation) {
     if (const auto why = not_that_one(member.seat, m)) return job_.reject(link, *why);
-    // A process makes one connection after another: here it has said this long ago.
+    // A process makes one connection after another, and this is not its newest.
     if (link < member.newest) return job_.dismiss(link);
     const bool is_dead = member.state == SeatState::kDead || member.state == SeatState::kOrphaned;
     if (is_dead) return job_.refuse(link, {.kind = Reason::Kind::kNewerProcess, .rank = rank});
@@ -255,8 +259,8 @@ void Membership::admit(Link link, Rank rank, const wire::Register& m) {
   }
 }
 
-// A process without an agent was started by hand, maybe twice by mistake. Of one with an agent the
-// agent knows, and it waits for moments only.
+// Notes processes that a person may have started by mistake: surplus ones, and second ones without
+// an agent. A process with an agent is known to the agent, and waits for moments only.
 void Membership::note_taken(const wire::Register& m, const Reason& reason) {
   using Kind = Reason::Kind;
   const bool is_surplus = reason.kind == Kind::kPlacesTaken || reason.kind == Kind::kNodeTaken;
@@ -286,8 +290,8 @@ void Membership::keep_waiting(Link link, const wire::Register& m, Reason reason)
   job_.send(link, wire::Waiting{std::move(reason)});
 }
 
-// Somebody may have this place by now, or has learnt that it never will. The newest one comes
-// first: of an older one the end may not have been heard yet.
+// A process that waits for this place may get it now, or be refused. The newest connection comes
+// first: that an older one has ended may not be known yet.
 void Membership::answer_waiting(const std::string& node_id) {
   const std::set<Link> links = connections_.waiting_for(node_id);
   for (auto link = links.rbegin(); link != links.rend(); ++link) {
@@ -297,7 +301,7 @@ void Membership::answer_waiting(const std::string& node_id) {
     const Rank rank = roster_.rank_of(node_id);
     if (roster_.assembled() && rank == kNoRank) return;
     const Verdict verdict = roster_.assembled() ? verdict_on(rank, m) : early_verdict_on(m);
-    if (verdict.kind == Verdict::Kind::kWaits) continue;  // That was said already.
+    if (verdict.kind == Verdict::Kind::kWaits) continue;  // The process was told so already.
     connections_.stop_waiting(*link);
     roster_.assembled() ? admit(*link, rank, m) : admit_early(*link, m);
   }
@@ -311,22 +315,25 @@ void Membership::take_over(Rank rank, Link link, const wire::Register& m) {
   const bool moves = member.seat.memory != m.memory;
   roster_.alter(member, [moves](Member& changed) {
     changed.seat.moved = changed.seat.moved || moves;
-    changed.seat.finished = false;  // Its successor has to end in good order itself.
+    changed.seat.finished = false;  // The successor has to end in good order itself.
     changed.joined = false;
   });
-  roster_.set_version(member, formation_.version);  // What the former one said binds only that one.
+  // The former process's progress binds only that one.
+  roster_.set_version(member, formation_.version);
   roster_.hear(member, job_.now);
   roster_.advance(member, SeatEvent::kTakenOver);
   attach(member, link, m);
-  // What ranks do together before their first step can not be completed any more (P39).
+  // This tells all ranks that one has a successor, and that what they do together before their
+  // first step can not be completed any more (P39).
   const auto put = job_.key_values.put({.id = 0, .key = wire::kSucceeded, .value = ""});
   if (put->is_set()) job_.keeps.push_back({wire::kSucceeded, ""});
   if (formation_.stage == Stage::kStopping) {
     job_.store();
     welcome(rank);
   } else {
-    // A finished rank's death stopped nobody; its successor still has to be told where to go on.
-    // One store for both: a new lease within a generation that is running must never be on record.
+    // The death of a finished rank stopped nobody, but its successor has to be told where to go on.
+    // The new lease and the new generation are stored together: the record must never have a new
+    // lease in a running generation.
     rendezvous_.begin({.kind = Reason::Kind::kRankCameBack, .rank = rank});
   }
   for (auto& answer : job_.key_values.answers(wire::kSucceeded)) job_.emit(std::move(answer));
@@ -343,7 +350,7 @@ void Membership::died(const Member& member, const wire::Ending& ending, bool in_
                       std::uint64_t detected_ns) {
   const std::string node_id = member.seat.node_id;
   const Rank rank = member.rank;
-  if (rank == kNoRank) {  // Before the ranks are given it just makes room.
+  if (rank == kNoRank) {  // Before the ranks are given, a process just makes room.
     job_.dismiss(member.link);
     detach(member);
     roster_.forget_arrival(node_id);
@@ -357,7 +364,7 @@ void Membership::died(const Member& member, const wire::Ending& ending, bool in_
     changed.heard = job_.now;
   });
   roster_.advance(member, in_good_order ? SeatEvent::kEndedWell : SeatEvent::kDied);
-  if (!in_good_order) {  // What it said before may still be under way: it is no longer heard.
+  if (!in_good_order) {  // Messages from it may still be under way: they no longer count.
     detach(member);
     rendezvous_.rank_lost(
         rank,
@@ -378,7 +385,7 @@ void Membership::check_leases() {
   job_end_.maybe_all_left();
 }
 
-// Its lease has run out.
+// The member's lease has run out, or its host is lost.
 void Membership::lose(const Member& member) {
   const Rank rank = member.rank;
   roster_.advance(member, SeatEvent::kLeaseOver);
@@ -396,7 +403,8 @@ void Membership::lose(const Member& member) {
   answer_waiting(member.seat.node_id);
 }
 
-// Its host is lost before the ranks are given. Its heir counts attempts from 1: forget these.
+// Before the ranks are given, another agent has the place now. It counts attempts from 1, so the
+// former process and its attempt are forgotten.
 void Membership::forget_arrival(const std::string& node_id) {
   if (const auto early = roster_.arrivals().find(node_id); early != roster_.arrivals().end()) {
     died(early->second, {.kind = wire::Ending::Kind::kReplaced}, false, 0);
@@ -409,7 +417,7 @@ void Membership::evict(const Member& member) {
   job_.send(word->link, wire::Evict{member.seat.node_id, member.seat.incarnation});
 }
 
-// What an agent said of a process may have come before the process's own Register.
+// An agent's word on a process may have come before the process's own Register: apply it now.
 void Membership::apply_word_on(const std::string& node_id) {
   if (const PlaceWord* word = agents_.word_on(node_id)) apply_word(wire::PlaceState(word->place));
 }
@@ -422,26 +430,27 @@ void Membership::apply_word(const wire::PlaceState& place) {
   tell_how(member, place);
   const wire::Seat& seat = member.seat;
   const bool same = place.attempt == seat.attempt && place.incarnation == seat.incarnation;
-  // Its agent has given the place to a later process, or never to this one.
+  // The agent has given the place to a later process, or never to this one.
   const bool replaced = seat.attempt != 0 && place.attempt >= seat.attempt && !same;
   const bool well = place.ending == wire::Ending{wire::Ending::Kind::kExited, 0};
   if (same && place.alive) {
     const bool lost =
         member.ending.kind == wire::Ending::Kind::kNotHeard || member.state == SeatState::kDead;
-    if (lost && !member.lease_runs()) evict(member);  // It may have missed the first.
+    if (lost && !member.lease_runs()) evict(member);  // The agent may have missed the first Evict.
   } else if (same || replaced) {
     died(member, place.ending, same && well, place.detected_ns);
-    if (rank == kNoRank) return;  // It made room, and is no more.
+    if (rank == kNoRank) return;  // The arrival is forgotten: `member` is gone.
     if (member.state == SeatState::kOrphaned && !place.alive && well) {
       // The successor has left without a word, and its agent gives the place to nobody else.
       roster_.advance(member, SeatEvent::kEndedWell);
       job_end_.maybe_all_left();
     }
-  }  // Else it was said before this incarnation was accepted.
+  }  // Otherwise the agent said this before this incarnation was accepted.
   answer_waiting(place.node_id);
 }
 
-// A death is told at once. Its agent learns how it came only when the memory is gone.
+// Notes how a process died. Its agent reports a death at once, but learns the cause only when the
+// process's memory is freed.
 void Membership::tell_how(const Member& member, const wire::PlaceState& place) {
   if (place.detected_ns == 0 || place.detected_ns != member.detected_ns) return;
   const Rank rank = roster_.rank_of(place.node_id);

@@ -11,16 +11,17 @@ namespace holdfast::controller {
 
 class Membership {
  public:
-  // `plan` is called once a rank has ended in good order: who wants to train with it must hear that
-  // it will not. Recovery, which plans, knows this class; so this one is given the call alone.
+  // `plan` is called after a process has ended in good order: ranks that want to train with it must
+  // hear that it will not join. It stands for Recovery::maybe_plan, since this class may not know
+  // Recovery.
   Membership(Job& job, JobEnd& job_end, Rendezvous& rendezvous, std::function<void()> plan)
       : job_(job), job_end_(job_end), rendezvous_(rendezvous), plan_(std::move(plan)) {}
 
   void receive(Link link, const wire::Register& m);
-  // Before the ranks are given: whether all are here.
+  // Gives the ranks, if all processes are here and have none yet.
   void maybe_assemble();
   void maybe_tell_arrivals();
-  [[nodiscard]] std::optional<Instant> deadline() const;  // Of this.
+  [[nodiscard]] std::optional<Instant> deadline() const;  // When maybe_tell_arrivals() is due.
 
   void check_leases();
   void lose(const Member& member);
@@ -65,9 +66,9 @@ class Membership {
   JobEnd& job_end_;
   Rendezvous& rendezvous_;
   std::function<void()> plan_;
-  bool arrivals_are_told_ = true;  // How many they are.
-  Instant arrivals_next_{};        // They are not told before.
-  std::string unspoken_;           // Of the arrivals, one of which no agent had spoken yet.
+  bool arrivals_are_told_ = true;  // The arrivals have been told how many they are.
+  Instant arrivals_next_{};        // The arrivals are not told again before then.
+  std::string unspoken_;  // Node id of an arrival for which no agent had spoken, when last looked.
 };
 
 }  // namespace holdfast::controller

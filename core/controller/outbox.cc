@@ -40,7 +40,7 @@ void Outbox::stored() {
   }
 }
 
-// Whose question it answers; 0: of nobody.
+// The link whose question this action answers; 0: it answers none.
 Link Outbox::asker_of(const Action& action) {
   if (const auto* answer = std::get_if<Answer>(&action)) return answer->link;
   const auto* send = std::get_if<Send>(&action);

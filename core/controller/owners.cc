@@ -7,7 +7,8 @@ namespace holdfast::controller {
 using wire::Reason;
 using wire::Stage;
 
-// Whose places this agent asks for. It waits for them, in case that one is lost.
+// Tells the agent who has the places that it asks for. It waits for them, in case that agent is
+// lost.
 void Owners::tell_who_has_them(Link link) {
   const Agent& agent = agents_.at(link);
   for (const auto& place : agent.asks) {
@@ -67,7 +68,8 @@ void Owners::answer_askers() {
   if (!roster_.assembled()) askers_next_ = job_.now + job_.options.host_silence;
 }
 
-// The agent, if it is here, whose place it is, or that speaks for it before the ranks are given.
+// The agent that owns the place, or that speaks for it before the ranks are given. Null: it is not
+// here, or there is none.
 const Agent* Owners::owner_here(const std::string& node_id) const {
   const Rank rank = roster_.rank_of(node_id);
   if (rank == kNoRank) return agents_.speaker(node_id);
@@ -75,7 +77,8 @@ const Agent* Owners::owner_here(const std::string& node_id) const {
   return here == 0 ? nullptr : &agents_.at(here);
 }
 
-// Before the ranks are given, no host counts as lost. But a silent one may be, and started again.
+// Before the ranks are given, no host counts as lost. But an agent's host that is silent may be
+// lost and started again, so then the asker gets the place.
 Owners::Right Owners::right_to(const std::string& node_id, const Agent& asker) const {
   const Rank rank = roster_.rank_of(node_id);
   if (rank == kNoRank) {
@@ -96,7 +99,7 @@ Owners::Right Owners::right_to(const std::string& node_id, const Agent& asker) c
   return has_owner ? Right::kNotYet : Right::kIts;
 }
 
-// The agent speaks for this place, and may.
+// From now on this agent owns the place.
 void Owners::own(Rank rank, const std::string& agent_id) {
   const Member& member = roster_.at(rank);
   const std::string former = member.seat.agent;
@@ -111,7 +114,7 @@ void Owners::own(Rank rank, const std::string& agent_id) {
   if (!former.empty()) retire(member);
 }
 
-// What was changed is stored first.
+// Every change of owners has to be stored before this is called.
 void Owners::tell_owners() {
   for (const auto& [link, rank] : std::exchange(retired_, {})) {
     job_.refuse(link, {.kind = Reason::Kind::kNewerProcess, .rank = rank});
@@ -121,7 +124,8 @@ void Owners::tell_owners() {
   }
 }
 
-// Which places the agent has, if its table says otherwise. It keeps those that it asks for, too.
+// Tells the agent which places it has, if its table says otherwise. Places that it asks for are
+// among them, so that it goes on asking, unless it is drained.
 void Owners::tell_places(Link link, Agent& agent) {
   wire::Places places{.node_ids = lacking(agent), .drains = is_drained(agent.agent_id)};
   const bool has_not_heard = places.drains && (agent.takes > 0 || !agent.asks.empty());
@@ -134,8 +138,9 @@ void Owners::tell_places(Link link, Agent& agent) {
   job_.send(link, std::move(places));
 }
 
-// Whoever had the place has lost it for good, even if it lives: it hears so when it speaks. Another
-// agent counts its attempts anew. A process of that one may have the place at once.
+// The process in this seat has lost it for good, even if it lives: it hears so when it speaks. The
+// attempt is reset, since the new agent counts anew. A process of that agent may take the seat at
+// once.
 void Owners::retire(const Member& member) {
   if (member.seat.incarnation == 0) return;
   roster_.alter(member,
@@ -152,8 +157,8 @@ void Owners::retire(const Member& member) {
 void Owners::answer_askers_in_time() {
   const bool asks = formation_.stage == Stage::kAssembling && !agents_.askers().empty();
   if (!asks || job_.now < askers_next_) return;
-  have_changed_ = true;  // By silence alone.
-  answer_askers();       // The job may begin by that, or end.
+  have_changed_ = true;  // An owner may have become silent.
+  answer_askers();       // This may begin the job, or end it.
 }
 
 std::optional<Instant> Owners::deadline() const {
@@ -197,8 +202,8 @@ bool Owners::takes(const Agent& agent, std::size_t places) const {
          !is_drained(agent.agent_id);
 }
 
-// Who would take so many places: the least loaded one, so a spare host before all others. It is not
-// on host `not_on`, and on host `only_on`, if that is said.
+// The agent that would take so many places and has the fewest, so that a spare host comes first; 0:
+// none would. It is not on host `not_on`, and is on host `only_on`, unless these are empty.
 Link Owners::host_for(std::size_t places, const std::string& not_on,
                       const std::string& only_on) const {
   Link best = 0;
@@ -225,7 +230,7 @@ void Owners::hand_over(const std::set<Rank>& ranks, Link heir) {
   answer_askers();
 }
 
-// Those of these ranks whose places are free and needed, by memory.
+// By memory: those of `ranks` whose places are free and needed.
 std::map<std::string, std::set<Rank>> Owners::free_by_memory(const std::set<Rank>& ranks) const {
   std::map<std::string, std::set<Rank>> groups;
   for (const Rank rank : ranks) {
@@ -252,7 +257,7 @@ void Owners::tell_not_taken(const std::set<Rank>& ranks) {
   for (const auto& [memory, group] : free_by_memory(ranks)) tell_lost(group, "");
 }
 
-// On every host: what became of these ranks' host.
+// Tells every agent that these ranks' host is lost, and which host takes the places; empty: none.
 void Owners::tell_lost(const std::set<Rank>& ranks, const std::string& heir) {
   const wire::Seat& seat = roster_.at(*ranks.begin()).seat;
   const auto host = lost_.find(seat.agent);

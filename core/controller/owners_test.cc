@@ -1,4 +1,4 @@
-// Whose places are whose: spare hosts, hosts that come back, places that are moved.
+// Which agent owns which place: spare hosts, hosts that come back, places that are moved.
 #include <gtest/gtest.h>
 
 #include "core/controller/machine_for_test.h"
@@ -35,7 +35,7 @@ TEST_F(SpareHostTest, HasThePlacesOfALostHost) {
   EXPECT_EQ(rank(4), 2);
 }
 
-// Before the end of the former connection is known.
+// The end of the former connection is not known yet.
 TEST_F(SpareHostTest, MayAskForThemOnANewConnection) {
   beat(900ms, {90, 95});
   EXPECT_EQ(granted(95), Nodes{"2"});
@@ -56,7 +56,7 @@ TEST_F(SpareHostTest, IsAHeirNoMoreOnceItIsGoneAndSilent) {
   EXPECT_EQ(granted(96), Nodes{"2"});
 }
 
-// It may not have heard of the gift, or its word may be older.
+// The agent may not have heard of the grant, or its table may be older.
 TEST_F(SpareHostTest, IsToldAgainWhatItsTableLacks) {
   beat(900ms, {90, 95});
   EXPECT_EQ(granted(95), Nodes{"2"});
@@ -65,7 +65,7 @@ TEST_F(SpareHostTest, IsToldAgainWhatItsTableLacks) {
   EXPECT_EQ(granted(95), Nodes{"2"});
 }
 
-// Also by a scheduler that was started again meanwhile: the gift was on record before it was said.
+// The grant was on record before it was said, so a restarted scheduler knows it.
 TEST_F(SpareHostTest, IsTheHeirThroughARestartOfTheScheduler) {
   beat(900ms, {90, 95});
   EXPECT_EQ(granted(95), Nodes{"2"});
@@ -84,7 +84,7 @@ TEST_F(SpareHostTest, IsTheHeirThroughARestartOfTheScheduler) {
   EXPECT_EQ(rank(14), 2);
 }
 
-// Attempts are counted anew, though it is where it was.
+// Attempts are counted anew, though the place is where it was before.
 TEST_F(SpareHostTest, AHostMayBeGivenItsPlaceAgain) {
   step(Received{91, wire::AgentState{"job", "agent-2", "host-2", {{"2", 5, 3, true}}}});
   come(4, who("2", 5, 3, "host-2"));
@@ -110,18 +110,18 @@ TEST_F(SpareHostTest, HasAlsoThePlaceOfAProcessThatWasLostBefore) {
   EXPECT_EQ(granted(95), Nodes{"2"});
 }
 
-// Host 2 has the place of host 1's rank 1 as well, and loses it again to another one.
+// The spare host gets only rank 0 of lost host 1: another agent speaks for rank 1 already.
 TEST_F(SpareHostTest, HasThePlacesOfALostHostThatNobodyElseSpeaksFor) {
   beat(900ms, {91});  // Host 1 is lost, and so is the spare host.
   EXPECT_EQ(state("0"), SeatState::kSilent);
-  tell(92, "agent-3", "host-3", {{"1", 9, 2, true}});  // Somebody has started one of its ranks.
+  tell(92, "agent-3", "host-3", {{"1", 9, 2, true}});  // Somebody has started a process for rank 1.
   EXPECT_EQ(last<wire::Refused>(92), nullptr);
   step(Received{95, wire::Heartbeat{}});
   beat(200ms, {91, 92, 95});
   EXPECT_EQ(granted(95), Nodes{"0"});
 }
 
-// The host that it has them from may be the first to speak again.
+// After the restart, the host that had the place before may be the first to speak.
 TEST_F(SpareHostTest, KeepsItsPlacesThroughARestartOfTheScheduler) {
   beat(900ms, {90, 95});
   spare({{"2", 9, 1, true}});
@@ -161,7 +161,7 @@ TEST_F(SpareHostTest, AHostThatComesBackAfterItsPlacesWereGivenAwayHasLostThem) 
   EXPECT_NE(last<wire::Refused>(3), nullptr);
 }
 
-// Its worker speaks before its agent does.
+// After the silence, a worker of the host speaks before the agent does.
 TEST_F(SpareHostTest, AHostWhoseWorkerSpeaksAgainKeepsItsPlaces) {
   step(Closed{95});
   beat(900ms, {90});
@@ -171,7 +171,7 @@ TEST_F(SpareHostTest, AHostWhoseWorkerSpeaksAgainKeepsItsPlaces) {
   step(Connected{96, wire::PeerKind::kAgent});
   step(Received{96, wire::AgentState{"job", "agent-10", "host-10", {}, wire::kProtocol, 2}});
   EXPECT_EQ(last<wire::Places>(96), nullptr);
-  beat(900ms, {90, 96});  // But not for ever.
+  beat(900ms, {90, 96});  // If the agent stays away, the host is lost all the same.
   EXPECT_EQ(granted(96), Nodes{"2"});
 }
 
@@ -187,7 +187,7 @@ TEST_F(SpareHostTest, AHostThatComesBackBeforeThatKeepsItsPlaces) {
   EXPECT_EQ(last<wire::Places>(95), nullptr);
 }
 
-// Then all memory is that of the scheduler's own host, and hosts are watched no more.
+// Then all processes are on the scheduler's own host, and hosts are no longer watched.
 TEST_F(SpareHostTest, AHostThatComesBackToAJobOfOneHostIsASpareHost) {
   options_.own_agent = "agent-1";
   options_.own_host = "host-1";
@@ -219,7 +219,7 @@ TEST_F(SpareHostTest, AnotherOneIsAskedIfItIsLostToo) {
   EXPECT_EQ(granted(96), Nodes{"2"});
 }
 
-// It is lost while no scheduler hears of it.
+// The host is lost while no scheduler runs.
 TEST_F(SpareHostTest, HasThePlacesOfAHostThatDoesNotComeBackToANewScheduler) {
   machine_.emplace(options_, record_);
   said_.clear();
@@ -243,16 +243,16 @@ TEST_F(SpareHostTest, OneThatIsTooSmallIsNotAsked) {
   EXPECT_EQ(last<wire::Places>(95), nullptr);
 }
 
-// Host 2's rank is to go to the spare host on link 95.
+// A person asks that host 2's rank move to the spare host on link 95.
 class MoveTest : public SpareHostTest {
  protected:
   void SetUp() override {
     SpareHostTest::SetUp();
-    for (Link link = 1; link <= 3; ++link) {  // All make a step.
+    for (Link link = 1; link <= 3; ++link) {  // All ranks make a step.
       step(Received{link, wire::Progress{machine_->generation(), first_}});
     }
   }
-  // An observer asks for it, on link 70.
+  // The observer on link 70 asks for the move.
   void ask(const std::string& from, const std::string& to = "", bool drains = false) {
     if (!machine_->peers().contains(70)) step(Connected{70, wire::PeerKind::kObserver});
     step(Received{70, wire::Move{from, to, drains}});
@@ -261,7 +261,7 @@ class MoveTest : public SpareHostTest {
     const auto* moved = last<wire::Moved>(70);
     return moved ? moved->reason : wire::Reason{};
   }
-  // Host 2's private state is on host 1 as well, or is not.
+  // `held`: host 1 has a copy of the private part of host 2's rank.
   void report_with_holder(bool held) {
     for (const Link link : std::initializer_list<Link>{1, 2, 3}) {
       wire::Report report{machine_->generation(), 4, 4, true, {}};
@@ -293,7 +293,7 @@ TEST_F(MoveTest, StopsAllAndGivesThePlacesOnceTheyAreKnownToBeElsewhere) {
   EXPECT_EQ(machine_->generation(), generation) << "one stop for all of it";
 }
 
-// The ranks that move have committed a step, and those that stay have only staged it.
+// The rank that moves has committed a step, and those that stay have only staged it.
 TEST_F(MoveTest, KeepsTheStepThatOnlyThoseHaveCommittedWhoMove) {
   ask("host-2");
   const Generation generation = machine_->generation();
@@ -317,7 +317,7 @@ TEST_F(MoveTest, CanNotTakePlaceIfNobodyElseHasTheState) {
   EXPECT_EQ(state("2"), SeatState::kHeld);
 }
 
-// Not even of version 0: to begin anew is no way to keep a state.
+// This holds for version 0, too: making it anew would not keep the state.
 class MoveAtFirstTest : public MoveTest {
  protected:
   MoveAtFirstTest() { first_ = 0; }
@@ -338,11 +338,11 @@ TEST_F(MoveTest, IsRefusedAtOnceWhereItCanNotBe) {
   EXPECT_EQ(answer().kind, Reason::Kind::kNoSuchHost);
   ask("host-2", "host-1");
   EXPECT_EQ(answer().kind, Reason::Kind::kNobodyTakes);
-  ask("host-9");  // It has no ranks.
+  ask("host-9");  // This host has no ranks.
   EXPECT_EQ(answer().kind, Reason::Kind::kNoSuchHost);
   EXPECT_EQ(machine_->stage(), Stage::kRunning);
   ask("host-2", "host-9");
-  ask("host-1");  // One at a time.
+  ask("host-1");  // Only one move at a time is made.
   EXPECT_EQ(answer().kind, Reason::Kind::kNotNow);
 }
 
@@ -380,7 +380,8 @@ TEST_F(MoveTest, AnyNumberOfHostsMayBeDrained) {
   EXPECT_EQ(record_.drained.size(), 40U);
 }
 
-// The host that has two ranks besides its own gives them to one that comes, once they make steps.
+// A host that got a lost host's rank gives it to a host that comes, once all ranks have made a
+// step.
 TEST_F(MoveTest, RanksLeaveAnOversubscribedHostOnceAnotherComes) {
   step(Closed{95});
   const auto table = [&](std::vector<wire::PlaceState> places) {
@@ -408,7 +409,7 @@ TEST_F(MoveTest, RanksLeaveAnOversubscribedHostOnceAnotherComes) {
   }
   EXPECT_EQ(granted(96), Nodes{"2"});
   EXPECT_EQ(granted(90), (Nodes{"0", "1"}));
-  // All processes are on host 1. The heir is missed all the same if it is lost before it has begun.
+  // All processes are on host 1. Even so, the heir's loss before it has begun is noticed.
   table({{"0", 1, 1, true}, {"1", 2, 1, true}});
   said_.clear();
   step(Closed{96});
@@ -416,7 +417,7 @@ TEST_F(MoveTest, RanksLeaveAnOversubscribedHostOnceAnotherComes) {
   EXPECT_EQ(granted(90), (Nodes{"0", "1", "2"}));
 }
 
-// Against what a person has said, nothing moves back.
+// Nothing moves back to a host from which a person has moved it.
 TEST_F(MoveTest, RanksDoNotLeaveTheHostThatTheyWereMovedTo) {
   step(Closed{95});
   step(Received{
@@ -443,7 +444,7 @@ TEST_F(MoveTest, RanksDoNotLeaveTheHostThatTheyWereMovedTo) {
   EXPECT_EQ(machine_->stage(), Stage::kRunning);
 }
 
-// The word that it is drained may be lost, and the scheduler after it.
+// The message that the host is drained may be lost, and then the scheduler, too.
 TEST_F(MoveTest, ADrainedHostIsToldAgainAndTakesNothing) {
   ask("host-2", "", true);
   report_with_holder(true);
@@ -455,11 +456,11 @@ TEST_F(MoveTest, ADrainedHostIsToldAgainAndTakesNothing) {
   ASSERT_EQ(granted(81), Nodes{});
   EXPECT_TRUE(last<wire::Places>(81)->drains);
   step(Received{81, wire::AgentState{"job", "agent-2", "host-2", {}, wire::kProtocol, 1}});
-  beat(5s, {81});  // All others are lost.
+  beat(5s, {81});  // All other hosts are lost.
   EXPECT_EQ(granted(81), Nodes{});
 }
 
-// Another agent of the host, without places, may leave or come back meanwhile.
+// A second agent of the host, without places, may leave or come back meanwhile.
 TEST_F(MoveTest, ConcernsAllAgentsOfAHostThoughOneLeaves) {
   step(Received{96, wire::AgentState{"job", "agent-7", "host-2", {}, wire::kProtocol, 1}});
   ask("host-2", "", true);
@@ -478,7 +479,7 @@ TEST_F(MoveTest, AHostThatOnlyAsksForPlacesMayBeDrained) {
   EXPECT_TRUE(last<wire::Places>(93)->drains);
 }
 
-// What is not on record yet is said to nobody.
+// Nobody is told what is not on record yet.
 TEST_F(MoveTest, IsOnRecordBeforeAnybodyHearsOfIt) {
   ask("host-2");
   for (const Link link : std::initializer_list<Link>{1, 2}) {
@@ -502,14 +503,14 @@ TEST_F(MoveTest, IsForgottenWithWhoHasAskedForIt) {
   EXPECT_EQ(last<wire::Places>(95), nullptr);
 }
 
-// A rank that has ended may have left, with what others would fetch from it.
+// A rank that has ended may have left, and with it the state that others would copy.
 TEST_F(MoveTest, IsNotMadeOnceARankHasEnded) {
   step(Received{1, wire::Finished{machine_->generation(), 4}});
   ask("host-2");
   EXPECT_EQ(answer().kind, Reason::Kind::kNotNow);
 }
 
-// Places that nobody has taken up yet may be another host's, though all processes are on this one.
+// Places that nobody has taken up yet may be another host's, though all processes are on one host.
 TEST_F(MoveTest, AHostThatIsLostBeforeItHasBegunIsMissed) {
   options_.own_agent = "agent-1";
   options_.own_host = "host-1";

@@ -12,7 +12,8 @@ using wire::Stage;
 
 namespace {
 
-constexpr Duration kToldOfProgress = std::chrono::milliseconds(1);  // One agent, on average.
+// For each agent: at most 1000 are told a second.
+constexpr Duration kToldOfProgress = std::chrono::milliseconds(1);
 
 }  // namespace
 
@@ -33,7 +34,8 @@ void Recovery::receive(Link link, const wire::Report& said_here) {
   if (m.held.size() > roster_.members().size()) m.held.resize(roster_.members().size());  // P44
   if (roster_.at(rank).seat.moved) {
     rendezvous_.set_moved(rank);
-    // What its memory holds of its former stay is of no use but to show how far the job was.
+    // The memory here may hold what the rank left on an earlier stay. That only shows how far the
+    // job was.
     if (m.version != kNoVersion) formation_.reached = std::max(formation_.reached, m.version);
     m.version = m.staged = kNoVersion;
     m.held.clear();
@@ -45,7 +47,8 @@ void Recovery::receive(Link link, const wire::Report& said_here) {
   maybe_plan();
 }
 
-// Its process can not be trusted with its state: another one shall look at that.
+// The rank's process has said what can not be, so it is not trusted with the state. It is ended,
+// and a successor reports anew.
 void Recovery::disbelieve(Rank rank, Version said, Version possible) {
   const Member& member = roster_.at(rank);
   const Reason why{.kind = Reason::Kind::kImpossible,
@@ -65,9 +68,9 @@ void Recovery::disbelieve(Rank rank, Version said, Version possible) {
   membership_.answer_waiting(member.seat.node_id);
 }
 
-// Some ranks may have reported what can not be. Those that still train get successors, and the plan
-// waits for these: then true is returned. Those that have ended are added to `ended`, and what they
-// hold is not counted.
+// Some ranks may have reported what can not be. Those that still train get successors, for which
+// the plan waits: then this returns true. Those that have ended are added to `ended`, and what they
+// hold does not count.
 bool Recovery::disbelieve_some(std::set<Rank>& ended) {
   std::vector<Said> all;
   for (Rank rank = 0; rank < roster_.world_size(); ++rank) {
@@ -93,7 +96,8 @@ bool Recovery::disbelieve_some(std::set<Rank>& ended) {
 
 void Recovery::maybe_plan() {
   if (formation_.stage != Stage::kStopping || rendezvous_.reports().empty()) return;
-  // Who can not go on together shall hear it at once; else all reports are waited for.
+  // If a rank has deserted, the others can not go on and hear so at once. Otherwise wait for all
+  // reports.
   const std::size_t out = roster_.in_state(SeatState::kFinished) +
                           roster_.in_state(SeatState::kOrphaned) +
                           roster_.in_state(SeatState::kLeft);
@@ -110,7 +114,8 @@ void Recovery::maybe_plan() {
   }
   std::set<Rank> disbelieved;
   if (disbelieve_some(disbelieved)) return;
-  // Who has committed it may be about to give its place away, and its word with it.
+  // Remembered now: a rank that has committed it may give its place away below, and its report is
+  // lost.
   for (const auto& [rank, report] : rendezvous_.reports()) {
     if (report.version != kNoVersion) {
       formation_.reached = std::max(formation_.reached, report.version);
@@ -118,7 +123,7 @@ void Recovery::maybe_plan() {
   }
   if (transfers_.carry_out(disbelieved)) return;
   const auto plan = planner::plan(rendezvous_.table(disbelieved, {}));
-  // A version from which all have gone on is never gone back behind.
+  // The job never goes back behind a version from which all ranks have gone on.
   if (plan.possible && plan.version >= formation_.version) return rendezvous_.carry_out(plan);
   const bool shared = plan.shard == kSharedState;
   job_end_.end(false, {.kind = Reason::Kind::kNoPlan,
@@ -126,7 +131,7 @@ void Recovery::maybe_plan() {
                        .version = std::max(plan.version, formation_.version)});
 }
 
-// It has made a step in the running generation; who is last to do so ends the recovery.
+// This rank has made a step in the running generation. The last rank to do so ends the recovery.
 void Recovery::proven(Rank rank, Version version) {
   if (!rendezvous_.prove(rank)) return;
   groups_lost_ = 0;
@@ -149,21 +154,22 @@ void Recovery::receive(Link link, const wire::Progress& m) {
   maybe_tell_progress();
 }
 
-// It has been committed. That there was a first step at all must outlive us (P43).
+// This version has been committed. The first one is stored at once: the fact that a step was made
+// must outlive this scheduler (P43).
 void Recovery::reach(Version version) {
   const bool first = formation_.reached == 0 && version > 0;
   formation_.reached = std::max(formation_.reached, version);
   if (first) job_.store();
 }
 
-// Not before all have made a step in this generation: an agent starts its next spare by that word,
-// and a recovery has a better use for the processors.
+// False before all have made a step in this generation: an agent starts its next spare when it is
+// told, and until then the recovery needs the processors.
 bool Recovery::has_progress_to_tell() const {
   return formation_.stage == Stage::kRunning && rendezvous_.is_proven() && progress_told_ &&
          *progress_told_ != std::pair(formation_.generation, roster_.least_version());
 }
 
-// How far all ranks are. However many agents there are, so many of them are told in a second.
+// Tells all agents how far all ranks are. The more agents there are, the less often this is done.
 void Recovery::maybe_tell_progress() {
   if (!has_progress_to_tell() || job_.now < progress_next_) return;
   progress_told_.emplace(formation_.generation, roster_.least_version());
@@ -173,7 +179,7 @@ void Recovery::maybe_tell_progress() {
                                      formation_.recoveries});
 }
 
-// Had anybody died, that would be known by now: a connection has failed. All may try again.
+// A rank's death would be known by now, so a connection has failed. All ranks may try again.
 void Recovery::receive(Link link, const wire::GroupLost& m) {
   const Rank rank = connections_.rank_at(link);
   if (rank == kNoRank || formation_.stage != Stage::kRunning) return;
@@ -213,7 +219,7 @@ void Recovery::receive(Link link, const wire::Failed& m) {
   if (rank == kNoRank && !speaks_for_a_place(link)) return;
   Reason reason = m.reason;
   reason.rank = rank;
-  // It is kept, and told to all.
+  // The reason is stored and sent to all, so its size is limited.
   reason.awaited.clear();
   for (std::string* text : {&reason.node_id, &reason.host, &reason.other, &reason.other_host}) {
     if (text->size() > kMaxNameBytes) text->resize(kMaxNameBytes);

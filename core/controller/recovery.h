@@ -1,5 +1,5 @@
-// From a fault to the next step, as far as it rests on what the ranks say: whether it can be true,
-// from which version all go on (PLAN), and how far they are.
+// The parts of a recovery that rest on what the ranks say: whether that can be true, from which
+// version all go on (PLAN), and how far the ranks are.
 #pragma once
 
 #include "core/controller/job.h"
@@ -10,8 +10,8 @@
 
 namespace holdfast::controller {
 
-inline constexpr std::int64_t kMaxGroupsLost = 20;   // On end, without a death and without a step.
-inline constexpr std::size_t kMaxTextBytes = 65536;  // Of the words in which somebody fails.
+inline constexpr std::int64_t kMaxGroupsLost = 20;   // In a row, with no step of all ranks between.
+inline constexpr std::size_t kMaxTextBytes = 65536;  // The longest text of a Failed.
 
 class Recovery {
  public:
@@ -31,8 +31,9 @@ class Recovery {
   void maybe_plan();
 
   void maybe_tell_progress();
-  void agent_came() { progress_told_.reset(); }           // It is told with all others.
-  [[nodiscard]] std::optional<Instant> deadline() const;  // Of this.
+  // The new agent is told the next progress, with all others.
+  void agent_came() { progress_told_.reset(); }
+  [[nodiscard]] std::optional<Instant> deadline() const;  // When maybe_tell_progress() is due.
 
  private:
   void disbelieve(Rank rank, Version said, Version possible);
@@ -50,10 +51,11 @@ class Recovery {
   Rendezvous& rendezvous_;
   Membership& membership_;
   Transfers& transfers_;
-  std::int64_t groups_lost_ = 0;  // Without a death, since all have made a step.
-  std::optional<std::pair<Generation, Version>> progress_told_;  // To all agents that are here.
-  Instant progress_next_{};  // Agents are not told of progress before.
-  double loss_ = 0;          // The newest that was heard of.
+  std::int64_t groups_lost_ = 0;  // GroupLost messages since all ranks last made a step.
+  // What all agents were told last; nullopt: nothing is told before the next Progress.
+  std::optional<std::pair<Generation, Version>> progress_told_;
+  Instant progress_next_{};  // Agents are not told of progress before then.
+  double loss_ = 0;          // The newest that a rank has reported.
 };
 
 }  // namespace holdfast::controller

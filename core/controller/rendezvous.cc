@@ -9,7 +9,7 @@ using wire::Stage;
 
 namespace {
 
-// So many are named where a group can not be formed. All ranks are told that.
+// At most this many processes are named if a group can not be formed: the names go to all ranks.
 constexpr std::size_t kMaxAwaited = 64;
 
 bool begins(const planner::Plan& plan) {
@@ -45,11 +45,11 @@ std::vector<wire::Awaited> Rendezvous::awaited() const {
   return all;
 }
 
-// A process that lives and has joined before may take its time between two steps (an evaluation);
-// one that is gone, or a successor that never joins, may not.
+// A live process that has joined before may take its time between two steps, as for an evaluation.
+// A process that is gone, or a successor that never joins, may not.
 std::optional<Instant> Rendezvous::deadline() const {
   if (formation_.stage != Stage::kStopping && formation_.stage != Stage::kRepairing) return {};
-  const bool starts = formation_.generation <= 1;  // User code may prepare for long.
+  const bool starts = formation_.generation <= 1;  // At first, user code may prepare for long.
   const bool waits = roster_.absent() != 0 || (roster_.unjoined() != 0 && !starts);
   return waits ? std::optional(waiting_since_ + job_.options.replacement_timeout) : std::nullopt;
 }
@@ -74,7 +74,7 @@ void Rendezvous::begin(Reason cause) {
   }
 }
 
-// This rank's part of the formation, as it is now.
+// Sends this rank its part of the formation, as it is now.
 void Rendezvous::assign(Rank rank) {
   addresses_.refresh();
   wire::Assignment part{.rank = rank,
@@ -93,11 +93,11 @@ void Rendezvous::assign(Rank rank) {
 
 void Rendezvous::rank_lost(Rank rank, const Reason& cause, std::uint64_t detected_ns) {
   if (job_.has_ended()) return;
-  // An agent under another kernel has another clock.
+  // The clock of an agent under another kernel can not be compared with this one's.
   const bool by_our_clock = roster_.at(rank).seat.memory.starts_with(job_.options.boot);
   job_.note(Note::Kind::kFault, rank, cause, by_our_clock ? detected_ns : 0);
   if (roster_.at(rank).seat.finished)
-    return;  // Nobody waits for it; begin() comes with its successor.
+    return;  // Nobody waits for this rank; its successor causes begin().
   if (formation_.stage == Stage::kStopping) {
     reports_.erase(rank);
     waiting_since_ = job_.now;
@@ -114,7 +114,8 @@ Said Rendezvous::said_by(Rank rank, const wire::Report& report) const {
           .private_is_own = report.private_is_own};
 }
 
-// What the planner is to know of a rank: all ranks hold the same state, but for a private part.
+// Adds to the table what a rank holds: its copy of the state that all share, and all copies of its
+// private part, if it has one.
 void Rendezvous::list(Rank rank, const wire::Report& report, const HeldCopies& held,
                       planner::Table& table) {
   const planner::Copy copy{rank, report.version, report.staged};
@@ -125,8 +126,8 @@ void Rendezvous::list(Rank rank, const wire::Report& report, const HeldCopies& h
   if (found != held.end()) copies.insert(copies.end(), found->second.begin(), found->second.end());
 }
 
-// By ward, what others hold for it. As such, a rank is a holder of another number: it needs
-// nothing, and gives what it has.
+// By ward, the copies that other ranks hold for it. For the planner such a holder has the number
+// world_size + rank, so it is no rank: it needs nothing, and gives what it has.
 Rendezvous::HeldCopies Rendezvous::held_copies() const {
   HeldCopies all;
   for (const auto& [rank, report] : reports_) {
@@ -141,9 +142,10 @@ Rendezvous::HeldCopies Rendezvous::held_copies() const {
   return all;
 }
 
-// A rank carries out one order for all of its shards. The one that says most is that one: its own
-// memory holds one version, so only the private part of a version 0 ever differs. Who only holds
-// has nothing to do: a staged private part is that of the next version.
+// Adds the planner's order for one shard to the one order that the rank carries out for all of its
+// shards. That order is kReceive if any is, and kKeep only if all are. The orders of a rank differ
+// only for version 0, since its memory holds one version. A mere holder gets no order: a private
+// part that it has staged already is that of the next version.
 void Rendezvous::give(const planner::Order& order) {
   if (order.holder >= roster_.world_size()) return;
   wire::Order& given = formation_.orders[static_cast<std::size_t>(order.holder)];
@@ -197,7 +199,7 @@ void Rendezvous::carry_out(const planner::Plan& plan) {
   job_.enter(StageEvent::kPlanned);
   const Version reached = std::max(formation_.reached, plan.version);
   formation_.version = formation_.reached = plan.version;
-  for (Rank rank = 0; rank < roster_.world_size(); ++rank) {  // All reach it.
+  for (Rank rank = 0; rank < roster_.world_size(); ++rank) {  // All ranks reach this version.
     if (!roster_.at(rank).seat.finished) roster_.set_version(roster_.at(rank), plan.version);
   }
   formation_.orders.resize(roster_.members().size());
@@ -214,8 +216,9 @@ void Rendezvous::carry_out(const planner::Plan& plan) {
   next_round();
 }
 
-// First what each rank does with its own arena, then the copies: a source must be whole before.
-// A member carries out one order a generation; a rank has one, so the rounds never meet in it.
+// The first round is what each rank does in its own arena, the second the copies: a source must
+// have the version before others copy from it. A rank has one order in a generation, so it is in
+// one round.
 void Rendezvous::next_round() {
   while (repairing_.empty()) {
     if (++round_ > 2) return resume();
@@ -253,21 +256,21 @@ void Rendezvous::resume() {
   }
 }
 
-// One that will not join the others' group any more, if there is such (P33).
+// A rank whose training has ended, so that it will not join the others' group (P33); kNoRank: none.
 Rank Rendezvous::ended_rank() const {
   const auto found = std::find_if(roster_.each().begin(), roster_.each().end(),
                                   [](const Member& member) { return member.seat.finished; });
   return found == roster_.members().end() ? kNoRank : found->rank;
 }
 
-// Who is no agent and has no rank has nothing to look for.
+// Only an agent, or a process with a rank, gets the addresses.
 void Rendezvous::receive(Link link, const wire::AskAddresses&) {
   const Rank rank = job_.connections.rank_at(link);
   if (job_.agents.find(link) == nullptr && rank == kNoRank) return;
   if (job_.unanswered(link) >= kMaxUnanswered) return job_.dismiss(link);
   addresses_.refresh();
   addresses_.tell(link);
-  // It may wait for a book that is not the newest any more.
+  // The worker may wait for a book that is no longer the newest: name the newest one again.
   if (rank != kNoRank) assign(rank);
 }
 

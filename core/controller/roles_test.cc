@@ -1,5 +1,5 @@
-// Processes of the job that are wrong, or mean it ill: each says only what is its own, and what can
-// not be changes nothing.
+// Processes of the job that err or are malicious: each may speak only for itself, and what can not
+// be true changes nothing.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -21,7 +21,7 @@ constexpr Link kAgent = 80;
 
 class RolesTest : public ControllerTest {
  protected:
-  // Of the agent that has started all, w1 to w3.
+  // The table of the agent that has started all ranks, w1 to w3.
   void tell(Link link, const std::vector<wire::PlaceState>& places,
             const std::string& agent_id = "agent") {
     step(Received{link, wire::AgentState{"job", agent_id, "host", places}});
@@ -49,7 +49,7 @@ class RolesTest : public ControllerTest {
   void report_at(Link link, Version version, Version staged, bool own = false) {
     step(Received{link, wire::Report{machine_->generation(), version, staged, own}});
   }
-  // Its agent kills w2 and gives the place to another process, on link 22.
+  // The agent kills w2 and gives the place to another process, on link 22.
   void replace_w2() {
     auto all = places();
     all[1] = {"w2", 21, 2, true, {Ending::Kind::kSignalled, 9}, 5};
@@ -61,8 +61,7 @@ class RolesTest : public ControllerTest {
 
 // ---- Agents -------------------------------------------------------------------------------------
 
-// It may wait for its end.
-// By that word an agent starts its next spare.
+// An agent starts its next spare when it hears of progress.
 TEST_F(RolesTest, AgentsHearOfProgressOnceAllHaveMadeAStep) {
   all_train_with_agent();
   run_at(4);
@@ -93,7 +92,7 @@ TEST_F(RolesTest, AnotherAgentDoesNotSpeakForAPlace) {
   EXPECT_EQ(state("w2"), SeatState::kDead);
 }
 
-// On one host an agent that is gone is gone at once, however often.
+// If all is on one host, an agent that is gone is not waited for, however often this happens.
 TEST_F(RolesTest, AnAgentThatIsStartedAgainAndAgainHasItsPlaces) {
   all_train_with_agent();
   Link link = kAgent;
@@ -200,7 +199,7 @@ TEST_F(RolesTest, WhoWaitsForAWordThatNamesAnotherWaitsOn) {
 }
 
 TEST_F(RolesTest, BeforeTheRanksAreGivenThePlaceIsForWhomTheAgentNames) {
-  come(7, who("w1", 77, 99));  // It is here before any agent is.
+  come(7, who("w1", 77, 99));  // This process comes before any agent.
   tell(kAgent, places());
   come(8, who("w1", 78, 1));
   come(9, who("w1", 79, 5));
@@ -239,8 +238,8 @@ TEST_F(RolesTest, WhoComesAgainWithAnIncarnationIsOnItsHost) {
   EXPECT_EQ(machine_->members()[1].link, 2U);
 }
 
-// Found by the simulation, with seeds 244279 and 900074837: what came late on the former connection
-// was taken for a step back.
+// Found by the simulation, with seeds 244279 and 900074837: messages that came late on the former
+// connection were taken for a step back.
 TEST_F(RolesTest, WhatComesLateOnAFormerConnectionIsNotHeard) {
   all_train_with_agent();
   step(Connected{50, wire::PeerKind::kWorker});
@@ -376,7 +375,7 @@ TEST_F(RolesTest, TheWordsOfAFailureHaveABound) {
   EXPECT_TRUE(end_->reason.awaited.empty());
 }
 
-// Started by hand, one too many or twice: the scheduler's log is to name it.
+// The scheduler's log is to name a process that was started by hand in surplus, or a second time.
 TEST_F(RolesTest, WhoAsksForATakenPlaceIsNoted) {
   const auto by_hand = [&](const std::string& node, Incarnation incarnation, std::int64_t pid) {
     auto m = who(node, incarnation);
@@ -384,7 +383,7 @@ TEST_F(RolesTest, WhoAsksForATakenPlaceIsNoted) {
     return m;
   };
   come(1, by_hand("w1", 10, 41));
-  come(11, by_hand("w1", 11, 42));  // Before the ranks are given.
+  come(11, by_hand("w1", 11, 42));  // The ranks are not given yet.
   ASSERT_EQ(taken_.size(), 1U);
   EXPECT_EQ(taken_[0].reason.kind, Reason::Kind::kNodeTaken);
   EXPECT_EQ(taken_[0].reason.pid, 41);
@@ -408,7 +407,7 @@ TEST_F(RolesTest, WhoAsksForATakenPlaceIsNoted) {
   EXPECT_FALSE(machine_->waits_for_place("w1", 45));
 }
 
-// The agent of a process knows of it, and it waits for moments only.
+// The agent knows of such a process, which waits for moments only.
 TEST_F(RolesTest, AProcessThatItsAgentHasNotSpokenOfYetIsNotNoted) {
   give("w1", 10, 1);
   all_train(1);

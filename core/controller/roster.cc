@@ -6,7 +6,7 @@
 namespace holdfast::controller {
 namespace {
 
-bool is_timed(const Member& member) {  // A time is set for what it is in.
+bool is_timed(const Member& member) {  // Whether silence changes its state.
   return member.lease_runs() || member.state == SeatState::kOrphaned;
 }
 
@@ -196,7 +196,7 @@ void Roster::count(const Member& member, bool in) {
 }
 
 void Roster::count_place(const wire::Seat& seat, bool in) {
-  if (seat.memory.empty()) return;  // Nobody has had it yet.
+  if (seat.memory.empty()) return;  // No process has had it yet.
   Sharers& sharers = memories_[seat.memory];
   const auto add = [&](std::size_t& number) { in ? ++number : --number; };
   add(sharers.all);
@@ -220,7 +220,7 @@ const Member* Roster::out_of_reach(const wire::Register& m) const {
   return nullptr;
 }
 
-// Some process of the job with this memory; of those that can not be reached, if there are such.
+// Some process of the job with this memory, if possible one without an endpoint.
 const Member* Roster::one_with(const std::string& memory) const {
   const Member* some = nullptr;
   const auto look = [&](const Member& member) {
@@ -267,19 +267,21 @@ void Roster::hear(const Member& member, Instant now) {
   mine.called.reset();
 }
 
-// When its silence is to be looked at. Whoever seems silent has a last call of an eighth of the
-// lease: had we, or all of us, stood still meanwhile, what it said is heard within it (P10).
+// When the member's silence is to be checked. A member that seems silent has a last call of an
+// eighth of the lease: if the scheduler or its whole host stood still, messages that wait are read
+// within that (P10).
 Instant Roster::silent_at(const Member& member) const {
-  // An orphan's successor has as long as any other to come; nothing but its exit depends on it.
+  // The successor in an orphaned seat has as long as any other to come: only the job's end needs
+  // it.
   if (member.state == SeatState::kOrphaned) return member.heard + patience_;
   const Duration last_call = lease_ / 8;
   const Instant end = member.heard + lease_;
   return member.called ? std::max(end, *member.called + last_call) : end - last_call;
 }
 
-// Sees to it that the member is looked at when its silence counts. It may be looked at earlier,
-// since it was heard of meanwhile: then it is only watched anew. So a word that is heard costs
-// nothing here.
+// Sets the timer at which the member's silence is checked. A message does not move the timer: if
+// the timer ends too early because of that, take_silent() sets it anew. So a message costs nothing
+// here.
 void Roster::watch(Member& member) {
   if (member.rank == kNoRank || !is_timed(member)) return;
   const Instant at = silent_at(member);

@@ -1,5 +1,5 @@
-// The controller machine for the largest world, and its table of seats. What it costs is printed;
-// that it grows with what changes, and not with its square, is counted.
+// What the controller machine and its table of seats cost in the largest job. Times are printed.
+// That the work grows with what changes, and not with its square, is checked by counting.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -17,11 +17,11 @@ namespace {
 using wire::Stage;
 
 constexpr Rank kRanks = 10'000;
-constexpr Rank kPlaces = 8;  // Of an agent, unless it is said otherwise.
+constexpr Rank kPlaces = 8;  // Places of an agent, unless a test says otherwise.
 constexpr Link kAgents = 100'000;
 constexpr Link kSuccessor = 50'000;
 
-// All ranks and their agents, and a shell whose stores are durable at once.
+// A controller with all ranks and their agents. Its stores are durable at once.
 class Large {
  public:
   explicit Large(Rank ranks, Rank places = kPlaces, bool hosts = false)
@@ -40,10 +40,10 @@ class Large {
       if (const auto* part = std::get_if<wire::Assignment>(&send->message)) part_ = *part;
     }
     for (; stores > 0; --stores) step(Stored{});
-    deadline_ = machine_.deadline();  // As the shell asks after every event.
+    deadline_ = machine_.deadline();  // The shell asks for it after every event, too.
   }
 
-  // What is done costs so much processor time, is said so often, and looks at so many members.
+  // Prints and keeps what `work` costs: processor time, messages sent, looks at members.
   template <class Work>
   void measure(const char* name, Work work) {
     const std::uint64_t sent = sent_;
@@ -77,7 +77,7 @@ class Large {
                                        .memory = cat("memory-", hosts_ ? rank / places_ : 0),
                                        .endpoint = cat("host:", 1 + rank % 60'000)}});
   }
-  // Of several hosts, the agents speak after their processes, which is the dearer order.
+  // With several hosts, the agents speak after their processes, which costs more.
   void register_all() {
     const auto all_come = [&] {
       for (Rank rank = 0; rank < ranks_; ++rank) come(link_of(rank), rank, 1);
@@ -114,7 +114,7 @@ class Large {
  private:
   Rank ranks_;
   Rank places_;
-  bool hosts_;  // Each agent is on another one.
+  bool hosts_;  // Each agent is on its own host.
   Machine machine_{{.job = "job",
                     .world_size = ranks_,
                     .topology_timeout = std::chrono::seconds(60),
@@ -163,8 +163,8 @@ TEST(ControllerSize, TheWorkGrowsWithWhatChanges) {
   looks_at_most(10);
 }
 
-// From the first process to a step after one was replaced, in processor time: the least of some
-// runs. Meanwhile an agent says its table again and again.
+// Seconds of processor time from the first process to the step after a process was replaced: the
+// least of several runs. Meanwhile an agent repeats its table.
 double whole_life(Rank ranks, Rank places, bool hosts) {
   double least = 0;
   for (int run = 0; run < 2; ++run) {
@@ -185,8 +185,8 @@ double whole_life(Rank ranks, Rank places, bool hosts) {
   return least;
 }
 
-// Looks at members are counted above. What is done with agents, places and addresses shows here:
-// its square would be 16 times as much.
+// Looks at members are counted above. Work with agents, places and addresses is timed here: with
+// four times as many ranks, a square would be 16 times as much.
 TEST(ControllerSize, FourTimesAsManyRanksCostNoSquare) {
   if (rounds(4) != 4) GTEST_SKIP() << "a sanitizer's own work would be measured";
   struct Way {

@@ -3,7 +3,7 @@
 namespace holdfast::controller {
 namespace {
 
-// Of processes that were started by hand together, all have asked by then.
+// Time in which all processes that were started together by hand have connected, and been told why.
 constexpr Duration kToTellAll = std::chrono::seconds(10);
 
 }  // namespace
@@ -12,14 +12,14 @@ bool may_succeed(const Candidate& candidate) {
   return candidate.attempt > 1 || (candidate.attempt == 0 && candidate.by_hand_again);
 }
 
-// A first one of an agent has nobody to wait for it: its agent ends the job with its reason.
+// An agent's first scheduler does not try again: its agent ends the job with the reason.
 Patience patience_of(const Candidate& candidate, Duration limit) {
   if (may_succeed(candidate)) return {.port = limit, .tls = limit};
   return {.tls = candidate.attempt == 0 ? kToTellAll : Duration{}};
 }
 
-// A predecessor of ours may have died before it had stored anything: then what is found is an older
-// job's of the same name.
+// A predecessor of this run may have died before it stored anything: then the journal is that of an
+// older job with the same name.
 Takeover choose_takeover(const Candidate& candidate, const std::optional<wire::Formation>& stored) {
   const bool is_another = stored && candidate.run != 0 && stored->run_id != candidate.run;
   if (!may_succeed(candidate) || !stored || is_another) {

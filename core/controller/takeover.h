@@ -13,30 +13,33 @@ namespace holdfast::controller {
 
 // What a scheduler knows of itself when it starts.
 struct Candidate {
-  std::uint64_t attempt = 0;   // As of wire::Register; 0: no agent has started it.
+  std::uint64_t attempt = 0;   // As in wire::Register; 0: no agent has started it.
   bool by_hand_again = false;  // MS_ENABLE_RECOVERY: the user says that it is the same run.
   std::uint64_t run = 0;       // HOLDFAST_RUN, drawn by the agent for the run; 0: none.
   std::int32_t world_size = 0;
-  bool of_others = false;  // With etcd: others have begun and served that run.
+  bool of_others = false;  // With etcd: other schedulers have begun and served this run.
 };
 
-// Whether a predecessor of this run may have left a journal, and may still be dying. A first
-// attempt is of a new agent, whose processes are all new.
+// Whether this run may have had a scheduler before, which has left a journal and may still be
+// dying. A first attempt under an agent has none before it: the agent and all its processes are
+// new.
 [[nodiscard]] bool may_succeed(const Candidate& candidate);
 
-// How long a scheduler that can not serve yet tries again, before it ends with the reason. The
-// workers of a successor wait for it for `limit`, so it tries for as long (P46).
+// How long a scheduler that can not serve yet keeps trying before it ends with the reason. Workers
+// wait for a successor for `limit`, so a successor tries for as long (P46).
 struct Patience {
-  Duration port{};  // Another process has it: a dying predecessor, or a stranger.
+  Duration port{};  // While another process has the port: a dying predecessor, or a stranger.
   Duration
-      tls{};  // Its certificate, key or list can not be used. Meanwhile its processes hear why.
+      // While its certificate, key or revocation list can not be used. Processes that come hear
+      // why.
+      tls{};
 };
 [[nodiscard]] Patience patience_of(const Candidate& candidate, Duration limit);
 
 enum class Takeover : std::uint8_t {
-  kBegin,      // The journal is empty, or of another run: begin a new formation.
-  kEnded,      // The same, but of the run of others: it has ended just now.
-  kGoOn,       // With the one in the journal.
+  kBegin,      // There is no journal of this run: begin a new formation.
+  kEnded,      // The same, but others have served this run: it has just ended.
+  kGoOn,       // Go on with the formation in the journal.
   kOtherSize,  // Its world has another size than the candidate's: refuse.
 };
 [[nodiscard]] Takeover choose_takeover(const Candidate& candidate,

@@ -29,7 +29,7 @@ TEST(Takeover, ByHandItGoesOnWhereTheUserSaysSo) {
   EXPECT_EQ(choose_takeover(by_hand, of_run(kRun)), Takeover::kGoOn);
 }
 
-// The option is the user's word on schedulers that are started by hand, not on a new agent's first.
+// The option is for schedulers that are started by hand, not for the first one of a new agent.
 TEST(Takeover, AnAgentsFirstAttemptIsNotTheSameRunWhateverTheUserSays) {
   const Candidate candidate{.attempt = 1, .by_hand_again = true, .run = kRun, .world_size = 2};
   EXPECT_EQ(choose_takeover(candidate, of_run(kRun)), Takeover::kBegin);
@@ -55,7 +55,7 @@ TEST(Takeover, AWorldOfAnotherSizeIsRefusedOnceRanksWereGiven) {
   EXPECT_EQ(choose_takeover(kSecondAttempt, of_run(kRun, 0)), Takeover::kGoOn);
 }
 
-// P46.
+// Rule P46.
 TEST(Takeover, ASuccessorTriesForAsLongAsItsWorkersWait) {
   constexpr Duration kLimit = std::chrono::seconds(600);
   Candidate again_by_hand{.by_hand_again = true};

@@ -18,7 +18,7 @@ bool begins_anew(const planner::Plan& plan) {
 
 }  // namespace
 
-// Why that can not be; else `transfer` is what is to be done.
+// Why the move can not be made; nullopt: it can, and `transfer` says how.
 std::optional<Reason> Transfers::plan_move(const wire::Move& m, Transfer& transfer) const {
   const Reason not_now{.kind = Reason::Kind::kNotNow, .host = m.from};
   if (!roster_.assembled() || transfer_ || rendezvous_.ended() != kNoRank) return not_now;
@@ -58,7 +58,7 @@ void Transfers::receive(Link link, const wire::Move& m) {
   if (const auto why = excess({&m.from, &m.to})) return job_.reject(link, *why);
   Transfer transfer;
   if (auto why = plan_move(m, transfer)) return job_.send(link, wire::Moved{*std::move(why)});
-  if (transfer.ranks.empty()) {  // A spare host.
+  if (transfer.ranks.empty()) {  // The host is a spare host.
     drain(transfer);
     job_.store();
     for (const auto& agent_id : transfer.agents) agents_.set_untold(agents_.link_of(agent_id));
@@ -70,7 +70,8 @@ void Transfers::receive(Link link, const wire::Move& m) {
   begin();
 }
 
-// All stop at a step's boundary, and say what they hold. Between two such stops all make a step.
+// Stops all ranks at a step's boundary, so that they report what they hold. All ranks have to make
+// a step between two such stops.
 void Transfers::begin() {
   const bool runs = formation_.stage == Stage::kRunning && rendezvous_.is_proven();
   if (transfer_ && runs) rendezvous_.begin(transfer_->what);
@@ -83,7 +84,7 @@ void Transfers::proven() {
 }
 
 void Transfers::closed(Link link) {
-  // Nobody would hear what became of it.
+  // Nobody would hear what became of the transfer.
   if (transfer_ && transfer_->asker == link) transfer_.reset();
 }
 
@@ -93,16 +94,15 @@ void Transfers::drain(const Transfer& transfer) {
   }
 }
 
-// What became of it, if somebody has asked.
+// Tells what became of the transfer, if somebody has asked for it.
 void Transfers::answer(const Transfer& transfer, Reason reason) {
   if (formation_.cause == transfer.what)
-    formation_.cause = reason;  // Else there is a fault as well.
+    formation_.cause = reason;  // If the cause is another one, there is a fault as well.
   if (transfer.asker != 0) job_.send(transfer.asker, wire::Moved{std::move(reason)});
 }
 
-// All have reported. Whether places go to another host before there is a plan: only if the job can
-// go on from the same version with what is elsewhere, and nothing begins anew, not even a private
-// part.
+// Hands the places over only if the job can go on from the same version with what other hosts hold,
+// and nothing begins anew, not even a private part.
 bool Transfers::carry_out(const std::set<Rank>& disbelieved) {
   const auto transfer = std::exchange(transfer_, std::nullopt);
   if (!transfer) return false;
@@ -111,7 +111,7 @@ bool Transfers::carry_out(const std::set<Rank>& disbelieved) {
     const Agent* speaker = agents_.speaker(roster_.at(rank).seat.node_id);
     return speaker != nullptr && transfer->agents.contains(speaker->agent_id);
   });
-  // A rank that has ended may have left, and with it what it would give.
+  // A rank that has ended may have left, and with it the state that others would copy.
   const bool ends = rendezvous_.ended_rank() != kNoRank;
   if (!same || ends || heir == nullptr || !owners_.takes(*heir, transfer->ranks.size())) {
     answer(*transfer, {.kind = Reason::Kind::kNotNow, .host = transfer->what.host});
@@ -132,7 +132,8 @@ bool Transfers::carry_out(const std::set<Rank>& disbelieved) {
   return true;
 }
 
-// A host that has others' places besides its own gets rid of them once there is one with fewer.
+// A host that has places of others besides its own gives those to a host that would still have
+// fewer.
 void Transfers::maybe_balance() {
   if (roster_.given().empty() || transfer_ || formation_.stage != Stage::kRunning) return;
   if (!has_proven_ || !rendezvous_.is_proven() || rendezvous_.ended() != kNoRank) return;
@@ -141,7 +142,8 @@ void Transfers::maybe_balance() {
   for (const auto& [owner, given] : by_owner) {
     const Link link = agents_.link_of(owner);
     const std::set<Rank>& owned = roster_.owned_by(owner);
-    if (link == 0 || given.size() == owned.size()) continue;  // It has none of its own.
+    // The owner is not here, or has no places of its own.
+    if (link == 0 || given.size() == owned.size()) continue;
     const Agent& full = agents_.at(link);
     for (const auto& [heir_link, heir] : agents_.here()) {
       const bool is_better = heir.nodes.size() + given.size() < full.nodes.size();

@@ -1,5 +1,5 @@
-// Transfers: places of a host that lives go to another one, since somebody asks for it, or since
-// that one has fewer. Nobody loses a step by it.
+// Transfers: moves places from a live host to another one, because a person asks for it or because
+// the other host has fewer. No step is lost by this.
 #pragma once
 
 #include "core/controller/job.h"
@@ -19,17 +19,18 @@ class Transfers {
   // All ranks have made a step in this generation.
   void proven();
   void maybe_balance();
-  // All have reported. Whether places go to another host before there is a plan.
+  // Called when all have reported. Returns whether places go to another host first: there is no
+  // plan before that.
   [[nodiscard]] bool carry_out(const std::set<Rank>& disbelieved);
 
  private:
-  struct Transfer {  // Other hosts shall have the places of one that lives.
+  struct Transfer {  // Places that are to move to another host.
     std::set<Rank> ranks;
-    std::set<std::string> agents;  // That have them now.
-    Link heir = 0;                 // An agent.
-    Link asker = 0;                // An observer; 0: nobody has asked.
+    std::set<std::string> agents;  // The agents that have the places now.
+    Link heir = 0;                 // The agent that gets them.
+    Link asker = 0;                // The observer that asked; 0: nobody did.
     bool drains = false;
-    wire::Reason what;  // As the generation's cause.
+    wire::Reason what;  // The cause of the generation that stops the ranks for this.
   };
   [[nodiscard]] std::optional<wire::Reason> plan_move(const wire::Move& m,
                                                       Transfer& transfer) const;
@@ -45,10 +46,10 @@ class Transfers {
   Rendezvous& rendezvous_;
   Owners& owners_;
   std::optional<Transfer> transfer_;
-  // Agents whose places went to others, or that were to have those of others: nothing moves to
-  // them.
+  // Agents whose places went to others, or to which a balancing move was tried: maybe_balance()
+  // moves nothing to them.
   std::set<std::string> emptied_;
-  bool has_proven_ = false;  // Some generation, by a step of all.
+  bool has_proven_ = false;  // All ranks have made a step in some generation.
 };
 
 }  // namespace holdfast::controller

@@ -8,9 +8,9 @@ namespace holdfast::election {
 namespace {
 
 constexpr Duration kBetweenLooks = std::chrono::milliseconds(150);
-// etcd looks for leases that have ended twice a second.
+// How much longer than its lease a key may stay: etcd looks for ended leases twice a second.
 constexpr Duration kLateEnd = std::chrono::seconds(1);
-// An answer takes a second at most.
+// Two looks in a row lie at most this far apart if all is well: an answer takes a second at most.
 constexpr Duration kFarApart = std::chrono::milliseconds(1250);
 constexpr Duration kFirstPatience = std::chrono::seconds(10);
 
@@ -63,7 +63,8 @@ void Machine::on(const TimePassed&) {
   if (state_ == State::kWaiting && now_ >= next_look_) act(State::kLooking, Look{});
 }
 
-// Whoever is the run's first can not begin without etcd, and says so. All others wait for it.
+// Without etcd the run's first scheduler gives up soon, to tell its user why. The others wait
+// longer.
 void Machine::fail(const Error& why) {
   cannot_put_ = cannot_put_ || state_ == State::kTrying;
   if (std::exchange(said_, why.what) != why.what) actions_.push_back(SayWhy{why});
@@ -74,13 +75,13 @@ void Machine::fail(const Error& why) {
 }
 
 void Machine::on(const Looked& e) {
-  // What was between looks that lie so far apart, nobody knows. And if etcd was away, whoever leads
-  // its members then has given all leases their time anew.
+  // Looks that lie so far apart do not tell what happened between them. And if etcd was away, its
+  // new leader has restarted the time of all leases.
   if (e.asked > std::exchange(asked_, e.asked) + kFarApart) {
     since_.reset();
     free_since_.reset();
   }
-  // An etcd that can be read but not written, as where its disk is full, has not answered.
+  // An etcd that can be read but not written (its disk may be full) counts as not answering.
   if (!cannot_put_) {
     answered_ = now_;
     said_.clear();
@@ -104,7 +105,7 @@ void Machine::on(const Looked& e) {
   } else if (may_lead()) {
     attempt();
   } else {
-    cannot_put_ = false;  // Nothing is to be put now.
+    cannot_put_ = false;  // There is no key to put now.
     wait();
   }
 }
@@ -114,15 +115,15 @@ void Machine::see(const Key& key, Instant asked) {
   if (!since_ || !key_ || key_->created != key.created) since_ = asked;
   last_seen_ = asked;
   predecessor_ = leader.host_name;
-  // Longer than a dead one's key would be there.
+  // By now the key of a dead scheduler would be gone.
   if (asked > *since_ + options_.lease + kLateEnd || leader.run == options_.self.run) {
     know_that_it_lived(leader);
   }
   if (journal_run_ == leader.run && is_ours(leader)) was_served_ = true;
   if (leader.host.empty()) return;
   if (key_ != key && is_ours(leader)) actions_.push_back(Found{key, lived_run_ != 0});
-  // The key of a dead one stays for a moment: whoever went on with that run would be in the way of
-  // the next.
+  // The scheduler may be dead, since its key stays for a moment. So ask first: to stand by for a
+  // dead run, and to go on with it, would be in the way of the next run.
   if (lived_run_ == 0 && !std::exchange(asking_, true)) actions_.push_back(Ask{key});
 }
 
@@ -140,12 +141,12 @@ bool Machine::is_ours(const Leader& leader) const {
   return leader.token_mark == options_.self.token_mark;
 }
 
-// A scheduler takes its journal and its key along when the job has ended.
+// When the job has ended, its scheduler removes the journal and the key.
 bool Machine::has_ended() const {
   return !key_ && !has_journal_ && was_served_ && (options_.standby || lived_run_ != 0);
 }
 
-// A higher attempt of the same agent is proof of the former one's death (P13).
+// A higher attempt of the same agent proves that the former scheduler is dead (P13).
 bool Machine::is_dead_predecessor() const {
   const Leader& self = options_.self;
   return key_ && !self.agent.empty() && key_->leader.agent == self.agent &&
@@ -155,16 +156,16 @@ bool Machine::is_dead_predecessor() const {
 bool Machine::may_lead() {
   if (key_ || (lived_run_ == 0 && options_.standby)) return false;
   const bool is_own = journal_run_ == own_run();
-  if (lived_run_ == 0 && is_own) lived_run_ = own_run();  // Of a predecessor of its own.
-  // It goes on with that run, as any other would.
+  if (lived_run_ == 0 && is_own) lived_run_ = own_run();  // The journal proves it.
+  // This scheduler may go on with a run that others have begun, if the journal is there.
   if (lived_run_ != 0 && lived_run_ != options_.self.run) return has_journal_;
   if (!has_journal_ || !journal_run_ || is_own) return true;
-  // Another run's journal: either all of it is dead, or one that stands by takes it soon. That one
-  // has had the time for it, with etcd in reach.
+  // The journal is of another run. Either all of that run is dead, or one of its standbys takes the
+  // key soon. So wait until a standby has had the time for that, with etcd in reach.
   return now_ > *free_since_ + options_.lease + kLateEnd;
 }
 
-// That which it begins, or goes on with because its user says so (MS_ENABLE_RECOVERY).
+// The run that it begins, or goes on with because its user says so (MS_ENABLE_RECOVERY).
 std::uint64_t Machine::own_run() const {
   if (options_.self.run != 0) return options_.self.run;
   return options_.by_hand_again && journal_run_ ? *journal_run_ : options_.new_run;
@@ -181,7 +182,7 @@ void Machine::on(const Removed& e) {
   wait();
 }
 
-// Its key may have been put, and the answer lost: then it is there, with its lease.
+// The key may have been put though the answer was lost. So it is known by its lease.
 void Machine::on(const Tried& e) {
   if (e.key && e.key->lease == e.lease) {
     const auto without = last_seen_ ? std::optional(now_ - *last_seen_) : std::nullopt;

@@ -1,5 +1,5 @@
-// The rules of the election (P30, P55), one by one. What they are worth together, the simulation
-// says (sim/election_world.h).
+// The rules of the election (P30, P55), one by one. The simulation tests them together
+// (sim/election_world.h).
 #include "core/election/machine.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ class ElectionTest : public ::testing::Test {
             created};
   }
 
-  // It looks for that long, every half second at least, and this is what it sees.
+  // The scheduler looks for the time `during`, at least every half second, and sees this each time.
   Actions see(const std::optional<Key>& key, std::optional<std::uint64_t> journal,
               Duration during = 150ms) {
     Actions all;
@@ -60,7 +60,7 @@ class ElectionTest : public ::testing::Test {
     EXPECT_TRUE(find<Look>(step(TimePassed{})));
   }
   Actions step(const Event& event) { return machine_->step(now_, event); }
-  // It stands by, since the scheduler of that run has answered it.
+  // The scheduler stands by, since the scheduler of that run has answered it.
   void stand_by(std::uint64_t run) {
     const auto actions = see(key_of(run), run);
     ASSERT_TRUE(find<Ask>(actions));
@@ -75,7 +75,7 @@ class ElectionTest : public ::testing::Test {
     }
     return std::nullopt;
   }
-  static std::uint64_t tried(const Actions& actions) {  // The run. 0: it does not try.
+  static std::uint64_t tried(const Actions& actions) {  // The run in Try; 0: it does not try.
     const auto found = find<Try>(actions);
     return found ? found->leader.run : 0;
   }
@@ -131,10 +131,10 @@ TEST_F(ElectionTest, OfASchedulerWithAnotherKeyTheAnswerProvesNothing) {
   (void)see(key_of(kFormer, 1), kFormer);
   (void)see(key_of(kRun + 1, 2), kRun + 1);
   EXPECT_FALSE(find<StandBy>(step(Asked{1, true})));
-  EXPECT_TRUE(find<Ask>(see(key_of(kRun + 1, 2), kRun + 1)));  // It asks that one, too.
+  EXPECT_TRUE(find<Ask>(see(key_of(kRun + 1, 2), kRun + 1)));  // It asks the new scheduler, too.
 }
 
-// A dead one's key is there for the lease's time and a second at most.
+// The key of a dead scheduler stays for the time of the lease, and a second at most.
 TEST_F(ElectionTest, AKeyThatIsThereForLongerHasAScheduler) {
   options_.standby = true;
   (void)see(key_of(kFormer, 1, ""), kFormer);
@@ -145,7 +145,7 @@ TEST_F(ElectionTest, AKeyThatIsThereForLongerHasAScheduler) {
   EXPECT_EQ(tried(see({}, kFormer)), kFormer);
 }
 
-// Its members' next leader gives all leases their time anew, also those of the dead.
+// etcd's next leader restarts the time of all leases, also of those of dead schedulers.
 TEST_F(ElectionTest, AKeyThatIsThereAfterEtcdWasAwayMayBeADeadOnes) {
   options_.standby = true;
   (void)see(key_of(kFormer, 1, ""), kFormer);
@@ -167,7 +167,7 @@ TEST_F(ElectionTest, ARunIsBegunInPlaceOfAnotherOnlyOnceNobodyTakesThat) {
   EXPECT_EQ(tried(see({}, kFormer)), kRun);
 }
 
-// Meanwhile nobody could have taken it.
+// While etcd is away, no standby can take the key.
 TEST_F(ElectionTest, NoTimeCountsInWhichEtcdWasAway) {
   EXPECT_FALSE(tried(see({}, kFormer)));
   (void)fail({Blame::kWorld, "no answer"}, 2900ms);
@@ -227,13 +227,13 @@ TEST_F(ElectionTest, NobodyElseRemovesAKey) {
     EXPECT_FALSE(find<Remove>(see(other, kFormer))) << change;
   }
   machine_.reset();
-  options_.self.agent = key.leader.agent = "";  // By hand.
+  options_.self.agent = key.leader.agent = "";  // Both were started by hand.
   EXPECT_FALSE(find<Remove>(see(key, kFormer)));
 }
 
 TEST_F(ElectionTest, WhoStandsByEndsWithTheJob) {
   options_.standby = true;
-  EXPECT_FALSE(find<EndWithJob>(see({}, {})));  // It has not begun yet.
+  EXPECT_FALSE(find<EndWithJob>(see({}, {})));  // The job has not begun yet.
   EXPECT_FALSE(find<EndWithJob>(see(key_of(kFormer), kFormer)));
   EXPECT_FALSE(find<EndWithJob>(see(key_of(kFormer), {})));
   EXPECT_TRUE(find<EndWithJob>(see({}, {})));
@@ -274,7 +274,8 @@ TEST_F(ElectionTest, TheEndOfAnotherJobIsNotThatOfItsOwn) {
 TEST_F(ElectionTest, WhereTheSchedulerIsIsSaidOnceAndWhenItChanges) {
   options_.standby = true;
   EXPECT_FALSE(find<Found>(see(key_of(kFormer, 1, ""), kFormer)));
-  EXPECT_FALSE(find<Found>(see(key_of(kFormer, 1), kFormer))->is_news);  // StandBy is to say it.
+  // StandBy will tell the user.
+  EXPECT_FALSE(find<Found>(see(key_of(kFormer, 1), kFormer))->is_news);
   (void)step(Asked{1, true});
   EXPECT_FALSE(find<Found>(see(key_of(kFormer, 1), kFormer)));
   EXPECT_TRUE(find<Found>(see(key_of(kFormer, 2, "there"), kFormer))->is_news);
@@ -285,7 +286,7 @@ TEST_F(ElectionTest, NobodyWaitsForEverForEtcd) {
   const Error why{Blame::kWorld, "no answer"};
   (void)see({}, {});
   EXPECT_TRUE(find<SayWhy>(fail(why, 1s)));
-  EXPECT_TRUE(fail(why, 4s).empty());  // It is said once.
+  EXPECT_TRUE(fail(why, 4s).empty());  // The same reason is said once.
   EXPECT_TRUE(find<GiveUp>(fail(why)));
 }
 

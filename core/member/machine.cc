@@ -3,7 +3,7 @@
 namespace holdfast::member {
 
 void Machine::send(wire::Message message) {
-  // What is said while there is no connection is lost: after Register the scheduler asks again.
+  // Without a connection the message is dropped: after the next Register the scheduler asks again.
   if (connected_) actions_.push_back(Send{std::move(message)});
 }
 
@@ -14,7 +14,7 @@ void Machine::on(const Connected& e) {
   send(self_);
 }
 
-// On the next connection it is told anew.
+// The scheduler repeats the assignment on the next connection.
 void Machine::on(const Disconnected&) {
   connected_ = false;
   awaited_.reset();
@@ -32,8 +32,9 @@ void Machine::on(const wire::Assignment& m) {
   if (!knows && (m.stage == wire::Stage::kRunning || !settled_)) await_addresses(m);
 }
 
-// All who train together have the same book. To be given a rank, one that has its place is enough:
-// others may come and go meanwhile.
+// To train, a rank needs the very book that the assignment names: all who train together have the
+// same one. To learn its rank, any book suffices that has this process in its place, because other
+// ranks may come and go meanwhile.
 bool Machine::is_enough(const AddressBook& book, const wire::Assignment& m) const {
   if (book.name() == m.addresses) return true;
   const auto rank = static_cast<std::size_t>(m.rank);
@@ -41,10 +42,10 @@ bool Machine::is_enough(const AddressBook& book, const wire::Assignment& m) cons
          book.places()[rank].endpoint == self_.endpoint;
 }
 
-// It stops and repairs without knowing where the others are, but trains with nobody.
+// Without the book a rank can stop and repair, but it can not train.
 void Machine::await_addresses(const wire::Assignment& m) {
   awaited_ = m;
-  if (self_.attempt == 0) return send(wire::AskAddresses{});  // It has no agent.
+  if (self_.attempt == 0) return send(wire::AskAddresses{});  // No agent.
   actions_.push_back(AwaitAddresses{});
 }
 
@@ -77,7 +78,8 @@ void Machine::on(const wire::Refused& m) {
 
 void Machine::on(const wire::Waiting& m) {
   if (!placed_) {
-    // After each new connection it is told again of the same process, whose seconds began anew.
+    // After each reconnection the scheduler repeats this, with the seconds of the lease counted
+    // anew. The user hears of the same process once.
     const bool is_known = waits_for_ && waits_for_->kind == m.reason.kind &&
                           waits_for_->rank == m.reason.rank && waits_for_->pid == m.reason.pid &&
                           m.reason.kind == wire::Reason::Kind::kLeased;
@@ -85,7 +87,7 @@ void Machine::on(const wire::Waiting& m) {
     if (!is_known) actions_.push_back(Say{m.reason});
     return;
   }
-  // Its place was given away while it was silent. The successor needs the arena: make room.
+  // This process was silent, and its place was given to a successor, which needs the arena.
   wire::Reason reason = m.reason;
   reason.kind = wire::Reason::Kind::kReplacedSilent;
   give_up(false, std::move(reason));
@@ -101,7 +103,7 @@ void Machine::give_up(bool success, wire::Reason reason, bool job_ended) {
   actions_.push_back(GiveUp{success, std::move(reason), success && stands_by(), job_ended});
 }
 
-// Somebody else lives in its place, or has ended that rank's training.
+// Whether it waits because another process has its place, or has ended that rank's training.
 bool Machine::stands_by() const {
   using Kind = wire::Reason::Kind;
   return !placed_ && waits_for_ &&

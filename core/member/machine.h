@@ -1,5 +1,5 @@
-// A worker's place in the job: it asks for it, learns its rank and where the others are, and hears
-// of the job's end. What its rank is to do it leaves to the trainer machine.
+// A worker's place in the job: the worker asks for it, learns its rank and where the other ranks
+// are, and hears of the job's end. What the rank then does is up to the trainer machine.
 //
 // Pure: no clock, no I/O, no threads. The connection to the scheduler may break at any time. Why it
 // is right: docs/protocol/recovery.md.
@@ -28,13 +28,13 @@ struct Disconnected {};
 struct Received {
   wire::Message message;
 };
-struct Told {  // The trainer machine has this to say to the scheduler.
+struct Told {  // A message of the trainer machine to the scheduler.
   wire::Message message;
 };
-struct AddressesFound {  // Its agent has left them for the workers of its host.
+struct AddressesFound {  // The agent has left this book for the workers of its host.
   std::shared_ptr<const AddressBook> book;
 };
-struct AddressesOverdue {};  // Its agent has not left those that are awaited for a while.
+struct AddressesOverdue {};  // The agent has not left the awaited book for a while.
 struct TrainingFailed {
   wire::Reason reason;
 };
@@ -45,22 +45,24 @@ using Event = std::variant<Connected, Disconnected, Received, Told, AddressesFou
 struct Send {
   wire::Message message;
 };
-struct RankGiven {  // The rank is known.
+struct RankGiven {  // Once for each connection: the rank and the address book are known.
   Rank rank = kNoRank;
   std::int32_t world_size = 0;
   std::uint64_t run_id = 0;
-  std::shared_ptr<const AddressBook> peers;  // Empty: all share one memory.
+  std::shared_ptr<const AddressBook> peers;  // Empty: all ranks share one memory.
 };
-// Look for what its agent leaves, as long as awaits_addresses(); say AddressesOverdue once.
+// Look for the book that the agent leaves, as long as awaits_addresses(). If it is late, deliver
+// AddressesOverdue once.
 struct AwaitAddresses {};
 struct Released {};  // The end of the training is on record; the process may end.
 struct Say {         // For the user, once.
   wire::Reason reason;
 };
-struct GiveUp {  // The job is over or this process has no place in it.
+struct GiveUp {  // The job is over, or this process has no place in it.
   bool success = false;
   wire::Reason reason;
-  bool stood_by = false;  // Another process had its place until the job ended well.
+  // It waited for a place that another process had until the job ended well.
+  bool stood_by = false;
   bool job_ended = false;
 };
 using Action = std::variant<Send, RankGiven, Assigned, Released, Say, GiveUp, AwaitAddresses>;
@@ -96,7 +98,7 @@ class Machine {
   void on(const wire::JobEnded& m) { give_up(m.success, m.reason, true); }
   [[nodiscard]] bool stands_by() const;
   template <class Other>
-  void on(const Other&) {}  // Not for a worker: a peer's nonsense changes nothing.
+  void on(const Other&) {}  // Messages that are not for a worker are ignored.
 
   void send(wire::Message message);
   void await_addresses(const wire::Assignment& m);
@@ -107,15 +109,16 @@ class Machine {
 
   wire::Register self_;
   bool connected_ = false;
-  bool placed_ = false;   // It has been given its rank at some time.
-  bool greeted_ = false;  // It has heard of its place on this connection,
-  bool settled_ = false;  // and who the others are.
+  bool placed_ = false;   // An assignment has come at some time,
+  bool greeted_ = false;  // and one on this connection;
+  bool settled_ = false;  // RankGiven was emitted on this connection.
   bool over_ = false;
   std::shared_ptr<const AddressBook> book_ = std::make_shared<AddressBook>();
   std::optional<wire::Assignment>
-      awaited_;  // The newest; the addresses that it names are not here.
+      // The newest assignment, while the address book that it names is missing.
+      awaited_;
   std::optional<wire::Reason> failure_;
-  std::optional<wire::Reason> waits_for_;  // Until it is placed.
+  std::optional<wire::Reason> waits_for_;  // Why it waits, until it is placed.
   Actions actions_;
 };
 

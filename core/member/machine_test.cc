@@ -8,7 +8,7 @@ namespace {
 
 using wire::Stage;
 
-// This rank's part of a formation.
+// An assignment for this rank.
 wire::Assignment part(Stage stage, Generation generation, Version version = 0) {
   return {.rank = 0,
           .world_size = 1,
@@ -24,7 +24,7 @@ class MemberTest : public ::testing::Test {
  protected:
   Actions hear(wire::Message message) { return machine_.step(Received{std::move(message)}); }
 
-  // It has its rank.
+  // Gives the member its rank.
   void place() {
     (void)machine_.step(Connected{});
     (void)hear(part(Stage::kStopping, 1));
@@ -67,7 +67,7 @@ TEST_F(MemberTest, SaysWhichAssignmentIsTheFirstOnAConnection) {
   EXPECT_FALSE(find<Assigned>(hear(part(Stage::kStopping, 2)))->is_first);
 }
 
-// Two ranks on two hosts. This one has an agent, unless said otherwise.
+// Two ranks on two hosts. This one has an agent unless a test says otherwise.
 class MemberOfHostsTest : public MemberTest {
  protected:
   static wire::Assignment with(const AddressBook& book, wire::Assignment part) {
@@ -77,7 +77,7 @@ class MemberOfHostsTest : public MemberTest {
   void SetUp() override {
     machine_ = Machine(wire::Register{.job = "job", .node_id = "w0", .attempt = 1});
   }
-  // With whom it may train.
+  // The address book in the Assigned among these actions; null: there is none.
   static const AddressBook* peers(const Actions& actions) {
     const auto* assigned = find<Assigned>(actions);
     return assigned == nullptr ? nullptr : assigned->peers.get();
@@ -98,12 +98,13 @@ TEST_F(MemberOfHostsTest, StopsAtOnceAndGoesOnceItKnowsWhereTheOthersAre) {
   actions = machine_.step(AddressesFound{book_of(book_)});
   ASSERT_NE(find<RankGiven>(actions), nullptr);
   EXPECT_EQ(find<RankGiven>(actions)->peers->places(), book_.places());
-  // The other one is replaced.
+  // The other rank is replaced.
   actions = hear(with(next_, part(Stage::kRunning, 1, 5)));
   EXPECT_NE(find<AwaitAddresses>(actions), nullptr);
   EXPECT_EQ(peers(actions), nullptr);
   EXPECT_TRUE(machine_.step(AddressesFound{book_of(book_)}).empty()) << "these are too old";
-  // And once more, before anybody has left the addresses: it stops, and goes nowhere.
+  // The other rank is replaced once more before the agent has left the addresses: this rank stops,
+  // and does not train.
   EXPECT_NE(find<Assigned>(hear(with(book_, part(Stage::kStopping, 2)))), nullptr);
   EXPECT_FALSE(machine_.awaits_addresses());
   actions = hear(with(next_, part(Stage::kRunning, 2, 5)));
@@ -138,7 +139,7 @@ TEST_F(MemberOfHostsTest, WaitsForNothingWithoutAConnection) {
   EXPECT_TRUE(machine_.step(AddressesFound{book_of(book_)}).empty());
 }
 
-// Others have come since it was told of its place.
+// Other ranks have come since this one was told its place, so the book is another one.
 TEST_F(MemberOfHostsTest, IsGivenItsRankByAnyBookThatHasItsPlace) {
   (void)machine_.step(Connected{"a:1"});
   (void)hear(with(book_, part(Stage::kStopping, 1)));
@@ -175,7 +176,7 @@ TEST_F(MemberTest, WaitsAsLongAsItIsNew) {
   EXPECT_EQ(find<GiveUp>(actions), nullptr);
 }
 
-// It is told so again after each new connection.
+// The scheduler tells it again after each reconnection.
 TEST_F(MemberTest, SaysOnceThatAnotherProcessHasItsPlace) {
   const auto leased = [](std::int64_t pid, std::int64_t seconds) {
     return wire::Waiting{
@@ -201,7 +202,7 @@ TEST_F(MemberTest, HasStoodByWhereAnotherHadItsPlaceUntilTheJobHadEndedWell) {
       EXPECT_EQ(find<GiveUp>(actions)->stood_by, success && kind != Kind::kAssembling);
     }
   }
-  place();  // This one had a place.
+  place();  // A process that has had a place did not stand by.
   EXPECT_FALSE(find<GiveUp>(hear(wire::JobEnded{true, {}}))->stood_by);
 }
 

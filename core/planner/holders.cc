@@ -6,10 +6,10 @@
 namespace holdfast::planner {
 
 std::vector<Rank> holders(const std::vector<int>& domain_of) {
-  std::vector<std::vector<Rank>> domains;  // In the order of their first ranks.
+  std::vector<std::vector<Rank>> domains;  // In the order of their lowest ranks.
   std::map<int, std::size_t> place_of;
-  std::vector<std::size_t> place;   // By rank: its domain,
-  std::vector<std::size_t> number;  // and which of its ranks it is.
+  std::vector<std::size_t> place;   // By rank: the index of its domain,
+  std::vector<std::size_t> number;  // and its own index in that domain.
   for (std::size_t rank = 0; rank < domain_of.size(); ++rank) {
     const auto at = place_of.try_emplace(domain_of[rank], domains.size()).first->second;
     if (at == domains.size()) domains.emplace_back();

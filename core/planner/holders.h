@@ -1,6 +1,7 @@
-// Who holds whose private part, so that it outlives a host.
+// Chooses the rank of another host that holds a copy of a rank's private part, so that the private
+// part outlives the loss of its host.
 //
-// Pure. The same on every rank that knows where all are.
+// Pure: every rank that has the address book computes the same holders.
 #pragma once
 
 #include <vector>
@@ -9,11 +10,11 @@
 
 namespace holdfast::planner {
 
-// `domain_of`: by rank, equal numbers for ranks that are lost together. By rank: the rank of
-// another domain that holds this one's private part; kNoRank: there is no other domain.
+// `domain_of`: by rank; ranks that fail together have the same number. Returns by rank its holder,
+// a rank of another domain; kNoRank: there is no other domain.
 //
-// The next domain in the order of their first ranks holds a domain's parts, each of its ranks as
-// many as any other, or one more.
+// The domains are ordered by their lowest ranks, and each is held by the next one, the last by the
+// first. The parts of a domain are spread evenly over the ranks of the next one.
 [[nodiscard]] std::vector<Rank> holders(const std::vector<int>& domain_of);
 
 }  // namespace holdfast::planner

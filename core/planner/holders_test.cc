@@ -37,7 +37,7 @@ TEST(Holders, LieElsewhereAndShareTheWork) {
       hosts_of_wards[host_of[at]].insert(host_of[rank]);
     }
     for (const auto& [host, others] : hosts_of_wards) {
-      ASSERT_EQ(others.size(), 1U) << code;  // No host's loss takes two others' copies along.
+      ASSERT_EQ(others.size(), 1U) << code;  // All wards of a host's ranks are on one other host.
       int least = 6, most = 0;
       for (std::size_t rank = 0; rank < host_of.size(); ++rank) {
         if (host_of[rank] != host) continue;

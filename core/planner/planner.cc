@@ -17,7 +17,7 @@ class Planner {
     plan_.version = version;
   }
 
-  // Orders that bring all to the version, or the reason why not.
+  // The orders that bring every rank to the version, or what a rank lacks for it.
   Plan reach() {
     for (std::size_t s = 0; s < table_.shards.size(); ++s) reach(s);
     return std::move(plan_);
@@ -27,7 +27,7 @@ class Planner {
   [[nodiscard]] bool is_finished(Holder holder) const { return table_.finished.contains(holder); }
   [[nodiscard]] bool is_rank(Holder holder) const { return holder < table_.ranks; }
 
-  // How the copy reaches the version by itself; kReceive: it can not.
+  // How the copy reaches the version without another copy; kReceive: it can not.
   [[nodiscard]] Act alone(const Shard& shard, const Copy& copy) const {
     const Version to = plan_.version;
     const bool whole = copy.clean && copy.version != kNoVersion;
@@ -61,7 +61,7 @@ class Planner {
       }
       plan_.orders.push_back(order);
     }
-    // Those that are no ranks have to make the version first where a rank receives it from them.
+    // A holder that is not a rank has to reach the version only if a rank receives it from there.
     for (std::size_t i = 0; i < acts.size(); ++i) {
       const Holder holder = shard.copies[i].holder;
       if (!is_rank(holder) && asked.contains(holder)) {
@@ -80,7 +80,7 @@ class Planner {
   Plan plan_;
 };
 
-// Nobody holds anything: the lowest rank of each shard gives it.
+// Version 0, when nobody holds anything: the lowest rank of each shard makes it for the others.
 Plan begin(const Table& table) {
   Plan plan{.possible = true, .version = 0, .orders = {}, .lacking = kNoRank, .shard = {}};
   for (std::size_t s = 0; s < table.shards.size(); ++s) {
@@ -123,7 +123,7 @@ Plan plan(const Table& table) {
     candidate.orders.clear();
     if (best.lacking == kNoRank) best = std::move(candidate);
   }
-  if (best.lacking == kNoRank) {  // Nobody has anything, or all is damaged.
+  if (best.lacking == kNoRank) {  // No holder has a version, or all copies are damaged.
     best.lacking = 0;
     best.version = table.reached;
     best.shard = table.shards.front().name;

@@ -14,30 +14,32 @@
 
 namespace holdfast::planner {
 
-// Who holds copies: the ranks, each under its own number, and after them whoever keeps copies only.
+// Number of a holder of copies. The ranks have their own numbers; holders from Table::ranks on are
+// not ranks and only keep copies.
 using Holder = Rank;
 
-// What a holder holds of a shard.
+// What one holder has of a shard.
 struct Copy {
   Holder holder = kNoRank;
   Version version = kNoVersion;  // kNoVersion: nothing (fresh or lost memory).
-  Version staged = kNoVersion;   // version, or version + 1 where that step was staged.
-  bool clean = true;             // false: what is there is damaged, and good for nothing.
+  Version staged = kNoVersion;   // `version`, or `version` + 1 if that step is staged.
+  bool clean = true;             // false: the copy is damaged and of no use.
   bool operator==(const Copy&) const = default;
 };
 
 // A named part of the state, and all copies of it. A rank with a copy needs the shard.
 struct Shard {
   std::string name;
-  std::vector<Copy> copies;   // One at most of each holder.
-  bool starts_alone = false;  // Its version 0 is each rank's own: nobody needs another's for that.
+  std::vector<Copy> copies;  // At most one for each holder.
+  // Each rank makes version 0 of this shard itself, without a copy of another rank.
+  bool starts_alone = false;
 };
 
 struct Table {
-  Rank ranks = 0;             // Holders from this number on are no ranks: they need nothing.
-  std::set<Holder> finished;  // Their processes have ended: their copies can be read only.
+  Rank ranks = 0;             // Holders from this number on are not ranks and need no shard.
+  std::set<Holder> finished;  // Ranks whose training has ended: their copies can only be read.
   std::vector<Shard> shards;
-  Version reached = 0;  // Some rank is known to have committed it, whoever has it still.
+  Version reached = 0;  // Newest version known to be committed, even if nobody has it now.
 };
 
 using wire::Act;
@@ -47,25 +49,30 @@ struct Order {
   std::size_t shard = 0;
   Holder holder = kNoRank;
   Act act = Act::kKeep;
-  Holder source = kNoRank;  // kReceive: from whom. Those who can give it share the sending.
+  Holder source = kNoRank;  // kReceive: the holder to copy from. Possible sources take turns.
 };
 
 struct Plan {
   bool possible = false;
   Version version = 0;
-  std::vector<Order> orders;  // One for each copy of a rank, and for each other that is a source.
-  Rank lacking = kNoRank;     // Where impossible: a rank that can not reach the version,
-  std::string shard;          // and what it lacks.
+  std::vector<Order> orders;  // One for each copy of a rank, and for each other source.
+  Rank lacking = kNoRank;     // If impossible: a rank that can not reach the version,
+  std::string shard;          // and the shard that it lacks.
 };
 
-// The greatest version v that some holder has, or has staged where v was reached, and that every
-// rank can reach in each of its shards: its copy is at v already, or at v-1 with step v staged (v
-// was committed somewhere, so all ranks had staged it and all gradients are complete: the update
-// can be made from the copy alone), or it can receive it from a holder of which one of these is
-// true. If nobody holds anything and no step was ever committed, the lowest rank of each shard
-// begins version 0 and the others receive it.
+// Chooses the greatest version v that every rank can reach in each of its shards. Tried are the
+// versions that some holder has, and those that are staged and not greater than `reached`.
 //
-// Ends with possible == false if no version will do.
+// A copy reaches v
+// - as it is, if it is at v;
+// - by its staged update, if it is at v-1 with step v staged. The copy alone suffices: v was
+//   committed somewhere, so all ranks had staged it and all gradients are complete;
+// - by receiving v from a holder whose copy reaches v in one of these two ways.
+//
+// If nobody holds anything and no step was ever committed, the plan begins version 0: the lowest
+// rank of each shard makes it and the others receive it, or each rank makes its own (starts_alone).
+//
+// possible == false: no version will do.
 [[nodiscard]] Plan plan(const Table& table);
 
 }  // namespace holdfast::planner

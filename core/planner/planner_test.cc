@@ -1,4 +1,4 @@
-// The planner on every small table, against a plain statement of what it must do.
+// The planner on every small table, compared with a plain statement of what it must do.
 #include "core/planner/planner.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace holdfast::planner {
 namespace {
 
-// What one holder has, in all of its shards alike.
+// What one holder has; the same in all of its shards.
 struct Held {
   Version version = kNoVersion;
   Version staged = kNoVersion;
@@ -20,7 +20,7 @@ struct Held {
   bool finished = false;
 };
 
-// Whether the ranks' private parts are their own, beside the state that all share.
+// Whether each rank has a private part of its own, besides the state that all share.
 enum class Private { kNone, kOwn };
 
 Table table_of(const std::vector<Held>& ranks, Private has_private = Private::kNone,
@@ -35,21 +35,21 @@ Table table_of(const std::vector<Held>& ranks, Private has_private = Private::kN
       table.shards.push_back({cat("private ", rank), {copy}, true});
     }
   }
-  if (keeper) {  // A holder that is no rank, of the state alone.
+  if (keeper) {  // A holder that is not a rank, with a copy of the shared state only.
     table.shards[0].copies.push_back(
         {static_cast<Holder>(ranks.size()), keeper->version, keeper->staged, keeper->clean});
   }
   return table;
 }
 
-// Ranks. Three have two hundred thousand tables.
+// Most ranks in a table. Three ranks have two hundred thousand tables.
 #ifdef HOLDFAST_SANITIZED
 constexpr std::size_t kMost = 2;
 #else
 constexpr std::size_t kMost = 3;
 #endif
 
-// All that a holder can have, as far as versions 0 to 2 go.
+// Everything that a holder can have with versions 0 to 2.
 std::vector<Held> possible_holdings() {
   std::vector<Held> all{{}, {2, 2, false, false}, {kNoVersion, kNoVersion, false, false}};
   for (Version version = 0; version <= 2; ++version) {
@@ -74,7 +74,8 @@ void for_all_worlds(std::size_t ranks, const Visit& visit) {
   }
 }
 
-// The same with and without private parts, with every keeper, and with what may have been reached.
+// Visits every table: every world of for_all_worlds, with and without private parts, with every
+// keeper, and with every version that may have been reached.
 template <class Visit>
 void for_all_tables(std::size_t ranks, const Visit& visit) {
   for_all_worlds(ranks, [&](const std::vector<Held>& held) {
@@ -169,7 +170,7 @@ bool is_right(const Table& table, const Plan& plan, const Order& order) {
       if (finished || order.source == order.holder) return false;
       const Copy* source = copy_of(shard, order.source);
       const Order* before = order_of(plan, order.shard, order.source);
-      // It is whole in time only if it does not receive as well.
+      // The source is complete in time only if it does not receive as well.
       return source != nullptr && before != nullptr && before->act != Act::kReceive;
     }
   }
@@ -254,7 +255,7 @@ TEST(Planner, ReceivesEachShardFromAHolderOfThatShard) {
 TEST(Planner, AKeeperMakesTheStepFirstWhereARankReceivesItFromThere) {
   const Plan made = plan(table_of({{}, {}}, Private::kNone, Held{4, 5}));
   ASSERT_TRUE(made.possible);
-  EXPECT_EQ(made.version, 4U);  // Nobody has 5: it was not committed for certain.
+  EXPECT_EQ(made.version, 4U);  // No rank has 5, so it may not have been committed.
   const Plan later = plan(table_of({{}, {5, 5, true, true}}, Private::kNone, Held{4, 5}));
   ASSERT_TRUE(later.possible);
   EXPECT_EQ(later.version, 5U);
@@ -278,7 +279,7 @@ TEST(Planner, SaysThatAllIsLostWhereNobodyHoldsAnythingAfterAStep) {
   EXPECT_EQ(made.shard, "state");
 }
 
-// Who had it told so, and has lost it.
+// The rank that reported version 5 has lost it.
 TEST(Planner, MakesTheStagedStepThatIsKnownToBeCommitted) {
   Table table = table_of({{}, {4, 5}, {4, 5}});
   EXPECT_EQ(plan(table).version, 4U);
@@ -298,7 +299,7 @@ TEST(Planner, APrivatePartStartsAnewAtVersionZero) {
 }
 
 TEST(Planner, FallsBackToAnOlderVersionRatherThanFail) {
-  // Rank 1 is gone and can not be written to; rank 0 holds more than it.
+  // Rank 1 has ended and can not be written to; rank 0 holds a later version.
   const Plan made = plan(table_of({{2, 2}, {1, 1, true, true}}));
   ASSERT_TRUE(made.possible);
   EXPECT_EQ(made.version, 1U);

@@ -69,7 +69,7 @@ constexpr Row kTransitions[] = {
     {S::kEnding, kEvent<Released>, S::kOver},
 };
 
-// From any state, and by any event that leads to the end of the job.
+// Any event that ends the job may lead to kOver, from any state: the table does not list these.
 constexpr bool is_end(State next) {
   return next == State::kOver;
 }
@@ -180,7 +180,7 @@ void Machine::on(const EndCalled&) {
   rest();
 }
 
-// A program that calls on after the end hears the same again.
+// A program that calls again after the end gets the same answer.
 bool Machine::is_over() {
   if (state_ != State::kOver) return false;
   work(*final_);
@@ -207,7 +207,7 @@ void Machine::on(const Formed& e) {
   back(reformed_ ? Return::What::kBegunAnew : Return::What::kBegun);
 }
 
-// Where a fault is the cause, the scheduler says so soon.
+// If a fault is the cause, the scheduler says so soon.
 void Machine::on(const NotFormed& e) {
   if (options_.solo || e.mistaken) {
     return fail({.kind = Reason::Kind::kNotFormed, .detail = e.why});
@@ -237,8 +237,8 @@ void Machine::on(const Staged&) {
   work(ExchangeCopies{target_});
 }
 
-// Whoever holds something of another rank has that step of it before it arrives. So once the
-// barrier is complete anywhere, the step lies on two hosts.
+// A holder has the step of its wards before it arrives at the barrier. So once the barrier is
+// complete anywhere, the step is on two hosts.
 void Machine::on(const CopiesExchanged& e) {
   holding_.held = e.held;
   if (state_ == State::kSpokenFor) return leave(true);
@@ -254,7 +254,8 @@ void Machine::arrive() {
 
 // If the barrier is complete, every rank has staged the step: any arena can finish it.
 void Machine::on(const Arrived& e) {
-  if (state_ == State::kSpokenFor) return leave(true);  // The plan decides, complete or not.
+  // The plan decides on the step, even if the barrier was complete.
+  if (state_ == State::kSpokenFor) return leave(true);
   HF_ASSERT(state_ == State::kArriving);
   if (e.outcome != Outcome::kDone) return met(e.outcome, e.why);
   update();
@@ -268,7 +269,7 @@ void Machine::update() {
 void Machine::on(const Updated&) {
   HF_ASSERT(state_ == State::kUpdating);
   holding_.version = holding_.staged = target_;
-  // What has not this step is of no use any more.
+  // Copies that are held for others and lack this step are of no use any more.
   std::erase_if(holding_.held, [&](const auto& copy) { return copy.staged != target_; });
   for (auto& copy : holding_.held) copy.version = target_;
   enter(State::kStepping);
@@ -289,11 +290,11 @@ void Machine::met(Outcome outcome, const std::string& why) {
 
 // ---- A fault ------------------------------------------------------------------------------------
 
-// Its group has ended, or never was. Until the scheduler has stopped this generation, nobody knows
-// why.
+// The group has ended, or was never formed. Until the scheduler has stopped this generation, the
+// cause is unknown.
 void Machine::lose_group(Duration patience) {
   reformed_ = true;
-  // It has kept no step to go back to, and a plan could only say that of something else.
+  // There is no step to go back to. This is said now, because a plan would give another reason.
   if (!options_.protect && !options_.solo) {
     return fail({.kind = Reason::Kind::kUnprotected, .version = holding_.version});
   }
@@ -308,7 +309,7 @@ void Machine::lose_group(Duration patience) {
   rest();
 }
 
-// `said`: it has reported already.
+// `said`: the report is made already.
 void Machine::leave(bool said) {
   said_ = said;
   deadline_.reset();
@@ -341,7 +342,8 @@ void Machine::report() {
                    holding_.held});
 }
 
-// Before an order comes, nothing changes what it holds, but for copies that still come of others.
+// Whether nothing changes what the rank holds before an order comes, except copies of wards that
+// still arrive.
 bool Machine::is_at_rest() const {
   return state_ == State::kParked || state_ == State::kSpokenFor ||
          (state_ == State::kLeaving && said_);
@@ -350,7 +352,7 @@ bool Machine::is_at_rest() const {
 void Machine::on(const Assigned& e) {
   const wire::Assignment& m = e.part;
   if (e.is_first && finished_) say(*finished_);
-  // Whoever has missed the stop of a newer generation makes up for it first.
+  // A rank that has missed the stop of a newer generation stops for it first.
   if (m.stage == wire::Stage::kStopping || m.generation > stopped_for_) stop(m.generation);
   const bool is_order = m.stage == wire::Stage::kRepairing
                             ? m.order.act != wire::Act::kKeep
@@ -390,8 +392,8 @@ void Machine::on(const SumsIdle&) {
   if (stopped()) speak();
 }
 
-// Reports for the training thread, which waits and touches nothing. Else all other ranks would wait
-// until that thread gets a processor.
+// Reports for the training thread, which waits and touches nothing. Otherwise all other ranks would
+// wait until that thread gets a processor.
 void Machine::speak() {
   const bool waits =
       state_ == State::kSumming || state_ == State::kExchanging || state_ == State::kArriving;
@@ -404,7 +406,8 @@ void Machine::speak() {
 void Machine::carry_out(const Assigned& order) {
   const wire::Assignment& m = order.part;
   if (m.stage == wire::Stage::kRunning) return go(order);
-  if (repaired_for_ == m.generation) return say(wire::Repaired{m.generation});  // It was lost.
+  // The first answer was lost.
+  if (repaired_for_ == m.generation) return say(wire::Repaired{m.generation});
   repair_ = {m.generation, m.version, m.order};
   enter(State::kRepairing);
   work(repair_);
@@ -436,7 +439,7 @@ void Machine::on(const Repaired& e) {
 void Machine::go(const Assigned& order) {
   const Version version = order.part.version;
   if (version != holding_.version) {
-    // It must never train from another version than the others: better no job than wrong bits.
+    // A rank must never train from another version than the others: better no job than wrong bits.
     return fail({.kind = Reason::Kind::kWrongVersion,
                  .count = static_cast<std::int64_t>(version),
                  .version = holding_.version});
@@ -463,7 +466,8 @@ void Machine::go(const Assigned& order) {
 
 // ---- Waits --------------------------------------------------------------------------------------
 
-// The training thread waits for others now, so it takes in what has come before.
+// While the training thread waits for others, it takes in what has come before: the job's end, the
+// loss of the scheduler, or an order.
 void Machine::rest() {
   const bool waits =
       state_ == State::kParked || state_ == State::kUncertain || state_ == State::kEnding;
@@ -487,7 +491,8 @@ void Machine::on(const JobOver& e) {
   rest();
 }
 
-// Nobody could tell it of a peer's death, so it waits for its peers no longer (P38).
+// Without a scheduler nobody could tell this rank of a peer's death, so it waits for its peers no
+// longer (P38).
 void Machine::on(const OutOfReach& e) {
   unreachable_ = e.reason;
   const bool in_group = state_ == State::kForming || state_ == State::kStepping ||
@@ -502,7 +507,7 @@ void Machine::on(const OutOfReach& e) {
 void Machine::on(const TimePassed&) {
   if (!deadline_ || now_ < *deadline_) return;
   if (state_ == State::kEnding) return finish(Return{.what = Return::What::kEndUnconfirmed});
-  if (gives_up_at_ && now_ < *gives_up_at_) {  // Again and again: what is said may get lost.
+  if (gives_up_at_ && now_ < *gives_up_at_) {  // Repeated, since it may get lost.
     deadline_ = std::min(*gives_up_at_, now_ + options_.link_patience);
     return say(wire::GroupLost{generation_});
   }

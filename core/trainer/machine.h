@@ -1,8 +1,8 @@
 // What a rank does: the fate of its steps, and what the scheduler hears of them.
 //
-// It decides when the training thread parks, repairs its arena, joins a group, stages, commits and
-// updates, and what becomes of a step that a fault has met. It alone knows whether the rank is
-// parked, repairs or trains, what it holds, and up to which generation it was stopped.
+// The machine decides when the training thread parks, repairs its arena, joins a group, stages,
+// commits and updates, and what becomes of a step that a fault has met. It alone knows whether the
+// rank is parked, repairs or trains, what it holds, and up to which generation it was stopped.
 //
 // Pure: no clock, no I/O, no threads. Two threads of a worker bring events, one at a time. The
 // training thread is in one call of the program at a time. It does the Work that it is given, in
@@ -30,33 +30,35 @@
 namespace holdfast::trainer {
 
 struct Options {
-  bool solo = false;    // A world of its own: there is no scheduler.
-  bool protect = true;  // HOLDFAST_PROTECT. Without it no step is kept that one could go back to.
-  Duration replacement_timeout{};  // How long the cause of a fault is waited for; and how long a
-                                   // call waits for peers while no scheduler answers (P38).
-  Duration link_patience{};        // How long until the scheduler hears that links have failed.
-  Duration forming_patience{};     // The same, after a group that could not be formed.
-  Duration scheduler_timeout{};    // How long the confirmation of the end is waited for.
-  Duration progress_interval{};    // Between two words about committed steps.
+  bool solo = false;  // One rank without a scheduler.
+  // HOLDFAST_PROTECT. false: a fault ends the job, for want of a step to go back to.
+  bool protect = true;
+  // How long the cause of a fault is waited for; also how long a call waits for peers while no
+  // scheduler answers (P38).
+  Duration replacement_timeout{};
+  Duration link_patience{};      // Wait before each GroupLost, after a group with links has ended.
+  Duration forming_patience{};   // How long the cause is waited for if a group was not formed.
+  Duration scheduler_timeout{};  // How long the end's confirmation is waited for.
+  Duration progress_interval{};  // Least time between two Progress messages.
 };
 
 enum class State : std::uint8_t {
   kOpened,  // The arena is open; nothing is agreed.
-  kParked,  // The arena is at rest, and orders are waited for.
+  kParked,  // The arena is at rest, and the rank waits for orders.
   kRepairing,
-  kGoing,     // It shall train in a generation and has no group of it yet.
+  kGoing,     // It is to train in a generation, and has not joined the group yet.
   kForming,   // Joins the group.
   kStepping,  // In the group. The program computes, or is between two steps.
-  kSumming,   // The step ends: waits for its sums.
+  kSumming,   // At the end of the step: waits for its sums.
   kStaging,
   kExchanging,  // Gives its private part to its holder, and takes what it holds for others.
   kArriving,    // Waits at the commit barrier.
   kUpdating,
   kSpokenFor,  // The control thread has reported; the training thread has yet to come back.
-  kUncertain,  // Its group has ended; waits to hear of the fault.
+  kUncertain,  // The group has ended, or was not formed; waits to hear why.
   kLeaving,    // Leaves its group.
   kEnding,     // The training has ended; waits until that is on record.
-  kOver,       // Nothing more will be done.
+  kOver,       // Everything is over: each further call gets the same answer.
 };
 inline constexpr std::size_t kStates = 16;
 [[nodiscard]] const char* name(State state);
@@ -65,17 +67,17 @@ inline constexpr std::size_t kStates = 16;
 enum class Outcome : std::uint8_t {
   kDone,
   kStopped,  // A fault came: somebody ended the group.
-  kRefused,  // The ranks do not do the same, or one will never come: no recovery helps.
+  kRefused,  // The ranks' requests differ, or one will never come: no recovery helps.
 };
 
 // ---- What may happen ----
 
 // The program calls, in the training thread.
 struct JoinCalled {
-  Holding holding;  // Of the arena, as its predecessor left it.
+  Holding holding;  // What the arena holds, as the predecessor left it.
 };
 struct StepBegun {
-  bool group_ended = false;  // Where it is in a group: somebody has ended that.
+  bool group_ended = false;  // The rank is in a group, and somebody has ended it.
 };
 struct StepEnded {
   double loss = 0;
@@ -86,29 +88,29 @@ struct EndCalled {};
 struct Repaired {
   Holding holding;
   std::string error;      // Empty: done.
-  bool too_late = false;  // It was given up, since a newer generation has stopped this one.
+  bool too_late = false;  // Given up, because a newer generation has stopped this one.
 };
 struct Formed {
   bool ended = false;      // Somebody has ended the group by now.
-  bool linked = false;     // It has links to other hosts, which may fail though nobody dies.
+  bool linked = false;     // The group has links to other hosts, which may fail though nobody dies.
   bool exchanges = false;  // Private parts have holders: each step exchanges copies of them.
-  std::vector<wire::HeldCopy> held;  // What this rank holds for others, as it has come now.
+  std::vector<wire::HeldCopy> held;  // What this rank now holds for others.
 };
 struct NotFormed {
-  bool mistaken = false;  // Its options are wrong: no fault is the cause.
+  bool mistaken = false;  // The options are wrong; no fault is the cause.
   std::string why;
   std::vector<wire::HeldCopy> held;
-  bool linked = false;  // It was to have links to other hosts.
+  bool linked = false;  // The group was to have links to other hosts.
 };
 struct LeftGroup {};
 struct SumsDone {
   Outcome outcome = Outcome::kDone;
-  std::string why;  // Of kRefused.
+  std::string why;  // Why it was kRefused.
 };
 struct Staged {};
 struct CopiesExchanged {
   Outcome outcome = Outcome::kDone;
-  std::vector<wire::HeldCopy> held;  // As it is now, whatever the outcome.
+  std::vector<wire::HeldCopy> held;  // What this rank now holds for others, whatever the outcome.
 };
 struct Arrived {
   Outcome outcome = Outcome::kDone;
@@ -116,18 +118,19 @@ struct Arrived {
 };
 struct Updated {};
 
-// The control thread. It brings Assigned as well.
+// Events of the control thread. It brings Assigned as well.
 struct GroupStopped {  // StopGroup is carried out.
   bool idle = false;   // None of the group's sums is under way.
 };
-struct SumsIdle {};  // No sum is under way any more, after one has failed. By the sums' thread.
+// After a sum has failed, none is under way any more. Brought by the thread of the sums.
+struct SumsIdle {};
 struct Released {};  // The end of the training is on record.
 struct JobOver {
   bool success = false;
   wire::Reason reason;
 };
-struct OutOfReach {  // The scheduler has been gone for too long. Said again and again until
-                     // InReach.
+// The scheduler has been out of reach for too long. Repeated until InReach.
+struct OutOfReach {
   wire::Reason reason;
 };
 struct InReach {};
@@ -151,22 +154,22 @@ struct Repair {
   Version version = 0;
   wire::Order order;
 };
-struct Unstage {};  // The staged step is void, also of what it holds for others.
+struct Unstage {};  // Drop the staged step, also in what is held for others.
 struct JoinGroup {  // Answered by Formed or NotFormed.
   Generation generation = 0;
 };
-struct LeaveGroup {};  // If there is one; its sums have ended afterwards.
+struct LeaveGroup {};  // If it is in one. Done only when the group's sums have ended.
 struct AwaitSums {};
 struct Stage {
   Version version = 0;
 };
-// Gives its staged private part to its holder and takes those of its wards, so at the barrier two
-// hosts have the step.
+// Give the staged private part to its holder and take those of the wards, so that two hosts have
+// the step before the barrier.
 struct ExchangeCopies {
   Version version = 0;
 };
 struct Arrive {};  // At the commit barrier.
-struct Update {};  // Also of what it holds for others.
+struct Update {};  // Make the staged step, also in what is held for others.
 
 // Back to the program.
 struct Return {
@@ -174,14 +177,14 @@ struct Return {
     kJoined,
     kBegun,
     kBegunAnew,  // The group was formed anew.
-    kTooLate,    // No step was begun: `ended` has ended its training.
+    kTooLate,    // No step was begun: the rank `ended` has ended its training.
     kCommitted,
     kCommittedByPlan,  // The step was made after a fault, since all had staged it.
     kVoid,
     kEnded,
     kEndUnconfirmed,  // The scheduler has not answered.
     kFailed,          // The job can not go on, for `reason`: tell the scheduler.
-    kOver,            // For `reason`, which the scheduler knows or can not be told.
+    kOver,  // The job is over, for `reason`, which the scheduler knows or can not be told.
   };
   What what = What::kOver;
   Rank ended = kNoRank;
@@ -195,19 +198,19 @@ using Work = std::variant<Repair, Unstage, JoinGroup, LeaveGroup, AwaitSums, Sta
 struct Do {  // Give it to the training thread.
   Work work;
 };
-struct Say {  // To the scheduler, if it can be reached now. It asks again for what gets lost.
+struct Say {  // Send to the scheduler, if it can be reached now. It asks again for what gets lost.
   wire::Message message;
 };
-struct StopGroup {  // Ends the groups of generations up to this one, and their forming. Never
-                    // waits.
+// End the groups of generations up to this one, and the forming of such groups. Must not wait.
+struct StopGroup {
   Generation generation = 0;
 };
 struct StopRepair {};  // The repair under way comes too late: it may end as soon as it can.
-struct Resume {        // From here on it shall train in this generation.
+struct Resume {        // From here on the rank trains in this generation.
   Generation generation = 0;
   Version version = 0;
-  Rank ended = kNoRank;                      // Will never join (P33). kNoRank: all may.
-  std::shared_ptr<const AddressBook> peers;  // Empty: all share one memory.
+  Rank ended = kNoRank;                      // A rank that will never join (P33); kNoRank: none.
+  std::shared_ptr<const AddressBook> peers;  // Empty: all ranks share one memory.
 };
 // For traces.
 struct NoteStopped {
@@ -215,13 +218,13 @@ struct NoteStopped {
 };
 struct NoteParked {
   Holding holding;
-  Generation generation = 0;  // In which it trained.
-  Instant called_at{};        // When the program's call came in which it waits.
+  Generation generation = 0;  // The generation in which it trained.
+  Instant called_at{};        // When the program made the call in which it waits.
 };
 using Action = std::variant<Do, Say, StopGroup, StopRepair, Resume, NoteStopped, NoteParked>;
 using Actions = std::vector<Action>;
 
-// {state × event}; see core/table.h.
+// The table {state × event}; see core/table.h.
 [[nodiscard]] std::span<const Transition<State>> transitions();
 
 class Machine {
@@ -236,7 +239,7 @@ class Machine {
   [[nodiscard]] State state() const { return state_; }
   [[nodiscard]] const Holding& holding() const { return holding_; }
   [[nodiscard]] Generation generation() const { return generation_; }
-  // The newest generation that the scheduler has stopped it for.
+  // The newest generation for which the scheduler has stopped this rank.
   [[nodiscard]] Generation stopped_for() const { return stopped_for_; }
 
  private:
@@ -297,30 +300,31 @@ class Machine {
   State state_ = State::kOpened;
   Call call_ = Call::kNone;
   Holding holding_;
-  Generation generation_ = 0;    // The newest that it was told to train in.
-  Generation stopped_for_ = 0;   // The newest that it was told to stop for.
-  Generation repaired_for_ = 0;  // The newest whose order is carried out.
-  Rank ended_ = kNoRank;         // Its training has ended, so that this generation has no group.
-  Version target_ = 0;           // That the step under way makes.
-  double loss_ = 0;              // Of that step.
-  Instant called_at_{};          // When the program's newest call came.
-  bool reformed_ = false;        // This call has lost a group.
-  bool linked_ = false;          // As of Formed, as is the next.
+  Generation generation_ = 0;    // The newest in which it was told to train.
+  Generation stopped_for_ = 0;   // The newest for which it was told to stop.
+  Generation repaired_for_ = 0;  // The newest whose order it has carried out.
+  Rank ended_ = kNoRank;   // A rank that has ended, so this generation has no group; kNoRank: none.
+  Version target_ = 0;     // The version that the step under way makes.
+  double loss_ = 0;        // The loss in the step under way.
+  Instant called_at_{};    // When the program's newest call came.
+  bool reformed_ = false;  // A group was lost during this call.
+  bool linked_ = false;    // As in Formed, as is the next.
   bool exchanges_ = false;
-  std::optional<Instant> gives_up_at_;  // While kUncertain, and not yet said of its group's end.
-  bool said_ = false;                   // While kLeaving: it has reported already.
-  std::string not_formed_;              // While kUncertain: why the group could not be formed.
-  Repair repair_;                       // While kRepairing.
-  std::optional<Assigned> order_;       // Came before its thread was back.
+  // While kUncertain, if the group had links: until then, GroupLost is said again and again.
+  std::optional<Instant> gives_up_at_;
+  bool said_ = false;              // While kLeaving: the report is made already.
+  std::string not_formed_;         // While kUncertain: why the group could not be formed.
+  Repair repair_;                  // While kRepairing.
+  std::optional<Assigned> order_;  // Came before the training thread could take it.
   std::optional<wire::Finished> finished_;
   std::optional<JobOver> over_;
   std::optional<wire::Reason> unreachable_;
-  std::optional<Return> final_;  // Once kOver, for calls that still come.
+  std::optional<Return> final_;  // Once kOver: the answer to every further call.
   std::optional<Instant> deadline_;
-  Generation told_generation_ = 0;  // Of the last Progress.
+  Generation told_generation_ = 0;  // In the last Progress.
   Instant told_at_{};
   Instant now_{};
-  // What is being handled, and the state before that.
+  // Index of the event that is being handled, and the state before the event.
   std::size_t event_ = 0;
   State from_ = State::kOpened;
   Actions actions_;

@@ -40,7 +40,7 @@ class TrainerTest : public ::testing::Test {
     }
     return false;
   }
-  // In the group of generation 1, between two steps, at version 4.
+  // Brings the rank into the group of generation 1, between two steps, at version 4.
   void stand(bool linked = false) {
     (void)bring(JoinCalled{{4, 4}});
     (void)go(1, 4);
@@ -76,7 +76,7 @@ class TrainerTest : public ::testing::Test {
                    .version = version,
                    .ended = ended});
   }
-  // Of generation 2, in that of 1.
+  // In generation 1, the scheduler stops the rank for generation 2.
   Actions stop(bool idle) {
     EXPECT_TRUE(has<StopGroup>(assign({.generation = 2})));
     return bring(GroupStopped{idle});
@@ -130,10 +130,10 @@ TEST_F(TrainerTest, IsSpokenForWhileItWaitsAndLeavesTheStepToThePlan) {
   arrive();
   const auto actions = stop(true);
   ASSERT_NE(said<wire::Report>(actions), nullptr);
-  // The plan may come before the thread has run again.
+  // The plan may come before the training thread has run again.
   (void)repair(2, 5, wire::Act::kFinish);
   EXPECT_TRUE(work_.empty());
-  (void)bring(Arrived{Outcome::kDone});  // Complete or not: it is not its to decide any more.
+  (void)bring(Arrived{Outcome::kDone});  // Even a complete barrier decides nothing any more.
   (void)take<LeaveGroup>();
   EXPECT_EQ(said<wire::Report>(bring(LeftGroup{})), nullptr);
   (void)take<Repair>();
@@ -155,7 +155,7 @@ TEST_F(TrainerTest, IsNotSpokenForWhileASumIsUnderWay) {
 TEST_F(TrainerTest, AStepThatThePlanDoesNotMakeIsVoid) {
   stand();
   arrive();
-  (void)bring(Arrived{Outcome::kStopped});  // A peer's word came before the scheduler's.
+  (void)bring(Arrived{Outcome::kStopped});  // A peer has ended the group before the scheduler did.
   EXPECT_EQ(machine_.state(), State::kUncertain);
   EXPECT_NE(said<wire::Report>(stop(true)), nullptr);
   (void)take<LeaveGroup>();
@@ -169,7 +169,7 @@ TEST_F(TrainerTest, AStepThatThePlanDoesNotMakeIsVoid) {
 TEST_F(TrainerTest, FormsAnewWhereAFaultCameBetweenTwoSteps) {
   stand();
   (void)stop(true);
-  EXPECT_TRUE(work_.empty());  // The program computes; nobody speaks for it.
+  EXPECT_TRUE(work_.empty());  // The program computes, so nobody reports for it.
   (void)bring(StepBegun{true});
   (void)take<LeaveGroup>();
   EXPECT_NE(said<wire::Report>(bring(LeftGroup{})), nullptr);
@@ -298,7 +298,7 @@ TEST_F(TrainerTest, AnUnprotectedTrainingEndsAtTheFirstFault) {
   (void)bring(SumsDone{});
   (void)take<Stage>();
   (void)bring(Staged{});
-  (void)take<Update>();  // Without a barrier.
+  (void)take<Update>();  // There is no barrier.
   (void)bring(Updated{});
   (void)take<Return>();
   (void)stop(true);
@@ -308,7 +308,7 @@ TEST_F(TrainerTest, AnUnprotectedTrainingEndsAtTheFirstFault) {
   EXPECT_EQ(result.reason.kind, wire::Reason::Kind::kUnprotected);
 }
 
-// A report would lead to a plan, which could only say what is missing.
+// A report would lead to a plan, which could only name what is missing, not the cause.
 TEST_F(TrainerTest, NobodySpeaksForAnUnprotectedRank) {
   options_.protect = false;
   machine_ = Machine(options_);
@@ -350,7 +350,7 @@ TEST_F(TrainerTest, HearsTheEndOfTheJobWhereItWaits) {
   const Return result = take<Return>();
   EXPECT_EQ(result.what, What::kOver);
   EXPECT_EQ(result.reason.rank, 1);
-  (void)bring(StepBegun{});  // It hears the same again.
+  (void)bring(StepBegun{});  // A further call gets the same answer.
   EXPECT_EQ(take<Return>().what, What::kOver);
 }
 
@@ -366,7 +366,7 @@ TEST_F(TrainerTest, AWorldOfItsOwnNeedsNobody) {
   EXPECT_EQ(take<Return>().what, What::kEnded);
 }
 
-// P38: nobody could tell it that a peer is dead.
+// P38: without a scheduler nobody could tell the rank that a peer is dead.
 TEST_F(TrainerTest, WithoutASchedulerItWaitsForItsPeersForSoLongOnly) {
   stand();
   arrive();
@@ -391,10 +391,10 @@ TEST_F(TrainerTest, AStepThatTakesItsTimeGoesOnWithAScheduler) {
   EXPECT_EQ(take<Return>().what, What::kCommitted);
 }
 
-// P50: what only this rank has lies on another host before the step can be committed.
+// P50: the private part is on another host before the step can be committed.
 class ExchangeTest : public TrainerTest {
  protected:
-  // At version 4, in the group of generation 1, holding that of rank 3.
+  // As stand(), with a copy of rank 3's private part.
   void stand_holding() {
     (void)bring(JoinCalled{{4, 4, true}});
     (void)go(1, 4);
@@ -474,7 +474,7 @@ TEST(TrainerTable, NamesEveryStateAndLeadsFromTheFirstToEach) {
 }
 
 }  // namespace
-// Where a connection between hosts fails, nobody is dead: the scheduler hears of it from the ranks.
+// If a connection between hosts fails, no rank is dead: the scheduler hears of it from the ranks.
 TEST_F(TrainerTest, SaysThatALinkedGroupHasEndedUntilItHearsWhy) {
   stand(true);
   arrive();
@@ -510,7 +510,7 @@ TEST_F(TrainerTest, SaysSoAlsoOfALinkedGroupThatCouldNotBeFormed) {
   (void)bring(NotFormed{.why = "a link has ended", .linked = true});
   now_ = *machine_.deadline();
   EXPECT_NE(said<wire::GroupLost>(bring(TimePassed{})), nullptr);
-  // Until nobody answers that any more.
+  // The rank goes on saying so until it gives up.
   while (machine_.deadline() && machine_.state() == State::kUncertain) {
     now_ = *machine_.deadline();
     (void)bring(TimePassed{});

@@ -12,7 +12,9 @@ using wire::Verdict;
 
 namespace {
 
-std::optional<std::string> first_of(const std::vector<Note>& rank, const std::vector<Note>& own) {
+// `rank` and `own` may break off where the other one goes on, if their account does.
+std::optional<std::string> first_of(const std::vector<Note>& rank, const std::vector<Note>& own,
+                                    bool rank_breaks_off, bool own_breaks_off) {
   const std::size_t both = std::min(rank.size(), own.size());
   for (std::size_t i = 0; i < both; ++i) {
     if (rank[i].name != own[i].name) {
@@ -21,6 +23,7 @@ std::optional<std::string> first_of(const std::vector<Note>& rank, const std::ve
     if (rank[i].digest != own[i].digest) return own[i].name;
   }
   if (rank.size() == own.size()) return std::nullopt;
+  if (rank.size() > both ? own_breaks_off : rank_breaks_off) return std::nullopt;
   return rank.size() > both ? cat("it never comes to ", rank[both].name)
                             : cat("it comes to ", own[both].name, ", which the rank did not");
 }
@@ -28,7 +31,12 @@ std::optional<std::string> first_of(const std::vector<Note>& rank, const std::ve
 }  // namespace
 
 std::optional<std::string> first_difference(const Account& rank, const Account& own) {
-  if (auto found = first_of(rank.notes, own.notes)) return found;
+  const bool rank_breaks_off = !rank.otherwise.empty();
+  const bool own_breaks_off = !own.otherwise.empty();
+  const auto first = [&](const std::vector<Note>& of_rank, const std::vector<Note>& of_own) {
+    return first_of(of_rank, of_own, rank_breaks_off, own_breaks_off);
+  };
+  if (auto found = first(rank.notes, own.notes)) return found;
   static const std::vector<Note> kNone;
   for (const auto* account : {&rank, &own}) {
     for (const auto& [group, exchanges] : account->exchanges) {
@@ -36,17 +44,16 @@ std::optional<std::string> first_difference(const Account& rank, const Account& 
         const auto there = a.exchanges.find(name);
         return there == a.exchanges.end() ? kNone : there->second;
       };
-      if (auto found = first_of(of(rank), of(own))) return found;
+      if (auto found = first(of(rank), of(own))) return found;
     }
   }
-  return std::nullopt;
+  if (rank.otherwise == own.otherwise) return std::nullopt;
+  return own_breaks_off ? own.otherwise : rank.otherwise;
 }
 
-Machine::Assignments Machine::begin(Version version, Account account,
-                                    std::optional<Account> former) {
+Machine::Assignments Machine::begin(Version version, Account account) {
   version_ = version;
   account_ = std::move(account);
-  former_ = std::move(former);
   return {assignment(wire::Stage::kStopping)};
 }
 

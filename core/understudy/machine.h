@@ -33,6 +33,10 @@ struct Note {
 struct Account {
   std::vector<Note> notes;                             // By the program's face, in its order.
   std::map<std::string, std::vector<Note>> exchanges;  // What the rank gave, by group.
+  // Empty: the step was made to its end. Else what the program came to instead, in words. Then
+  // notes and exchanges break off there.
+  std::string otherwise;
+  bool operator==(const Account&) const = default;
 };
 
 struct Conclusion {
@@ -54,13 +58,16 @@ struct Part {
 class Machine {
  public:
   using Assignments = std::vector<Assigned>;
-  explicit Machine(Part part) : part_(part) {}
+  // `former`: what a process did that has rehearsed the same step before this one.
+  explicit Machine(Part part, std::optional<Account> former = {})
+      : part_(part), former_(std::move(former)) {}
 
-  // What the rank did in the step after `version`; and what a former process did that rehearsed it.
-  [[nodiscard]] Assignments begin(Version version, Account account, std::optional<Account> former);
+  // `account`: what the rank did in the step after `version`.
+  [[nodiscard]] Assignments begin(Version version, Account account);
   // The trainer machine says something to the scheduler.
   [[nodiscard]] Assignments hear(const wire::Message& said);
-  // The rehearsal has come to the end of the step. Nothing: another process is to make it as well.
+  // The rehearsal has come to the end of the step, or to something else in its place. Nothing:
+  // another process has to make the step as well. One process alone never says kDiffers.
   [[nodiscard]] std::optional<Conclusion> judge(const Account& own) const;
 
   [[nodiscard]] Version version() const { return version_; }

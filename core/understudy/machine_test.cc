@@ -63,7 +63,7 @@ struct Stage {
 TEST(Understudy, LeadsATrainerThroughTheStep) {
   for (const bool is_there : {false, true}) {
     Stage stage;
-    for (const auto& assigned : stage.machine.begin(5, {}, {})) stage.tell(assigned);
+    for (const auto& assigned : stage.machine.begin(5, {})) stage.tell(assigned);
     // A former process has left the state there, with a step that it staged.
     stage.tell(trainer::JoinCalled{is_there ? Holding{5, 6, false, {}} : Holding{}});
     EXPECT_EQ(stage.run().what, trainer::Return::What::kJoined);
@@ -84,8 +84,8 @@ Account account(std::uint64_t batch, std::uint64_t gradient, std::uint64_t sum) 
 }
 
 std::optional<Conclusion> conclusion(std::optional<Account> former, const Account& own) {
-  Machine machine({});
-  (void)machine.begin(5, account(1, 2, 3), std::move(former));
+  Machine machine({}, std::move(former));
+  (void)machine.begin(5, account(1, 2, 3));
   return machine.judge(own);
 }
 
@@ -115,6 +115,33 @@ TEST(Understudy, ChanceThatComesLaterDoesNotExcuseAProgram) {
   ASSERT_TRUE(found);
   EXPECT_EQ(found->verdict, Verdict::kDiffers);
   EXPECT_EQ(found->what, "its batch");
+}
+
+Account breaks_off(Account account, const std::string& otherwise) {
+  account.notes.pop_back();
+  account.exchanges.clear();
+  account.otherwise = otherwise;
+  return account;
+}
+
+TEST(Understudy, SaysThatAProgramTakesAnotherWayOnlyIfTwoProcessesDo) {
+  const Account ends = breaks_off(account(1, 2, 3), "it ends before the step");
+  EXPECT_FALSE(conclusion({}, ends));
+  const auto found = conclusion(ends, ends);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->verdict, Verdict::kDiffers);
+  EXPECT_EQ(found->what, "it ends before the step");
+  for (const auto& [former, own] :
+       {std::pair(ends, account(1, 2, 3)), std::pair(account(1, 2, 3), ends)}) {
+    EXPECT_EQ(conclusion(former, own)->verdict, Verdict::kUncertain);
+  }
+  const auto other = conclusion(ends, breaks_off(account(1, 2, 3), "it fails"));
+  EXPECT_EQ(other->verdict, Verdict::kUncertain);
+}
+
+TEST(Understudy, WhatDiffersBeforeAnotherWayIsItsCause) {
+  const Account ends = breaks_off(account(7, 2, 3), "it ends before the step");
+  EXPECT_EQ(conclusion(ends, ends)->what, "its batch");
 }
 
 std::string first(const Account& rank, const Account& own) {

@@ -33,6 +33,14 @@ def test_torch_ddp_with_gradients_summed_over_several_steps(tmp_path: Path, calm
     compare(tmp_path, calm, {"window": 2}, [[1, 4, "forward"], [0, 10, "collective"]])
 
 
+def test_torch_ddp_killed_at_each_place_of_a_window_of_summed_gradients(
+    tmp_path: Path, calm: Any
+) -> None:
+    # After the second window it is known that the program drops them.
+    kills = [[1, 5, "forward"], [0, 10, "between"], [1, 15, "forward"], [0, 16, "update"]]
+    compare(tmp_path, calm, {"window": 4, "drop": "after"}, kills)
+
+
 def test_torch_ddp_with_power_sgd_as_its_communication_hook(tmp_path: Path, calm: Any) -> None:
     # The hook's state holds what its sums have left out, as large as the gradients.
     compare(tmp_path, calm, {"power": True}, [[1, 6, "update"], [0, 9, "update"]])

@@ -35,6 +35,7 @@ CONFIG: dict[str, Any] = {
     "optimizer": "AdamW",
     "scaler": False,
     "accumulate": 1,
+    "drop": "before",  # When gradients are dropped: before a window, or after its update.
     "window": 1,  # Only each n-th step exchanges gradients and makes an update.
     "loader_workers": 0,
     "samples": 160,
@@ -205,7 +206,7 @@ def main(config: dict[str, Any], folder: str) -> None:
         if state.replaying:
             seen["replayed"].append(n)
         first, updates = (n - 1) % config["window"] == 0, n % config["window"] == 0
-        if first:
+        if first and config["drop"] == "before":
             optimizer.zero_grad()
         parts = config["accumulate"]
         for k in range(parts):
@@ -232,6 +233,8 @@ def main(config: dict[str, Any], folder: str) -> None:
             scaler.step(optimizer)
             scaler.update()
             scheduler.step()
+            if config["drop"] == "after":
+                optimizer.zero_grad()
         seen["losses"][n] = loss.item()
         done.append(n)
         killer.at("between")

@@ -40,8 +40,10 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Duration kGrace = 5s;
-constexpr Duration kBeat = 100ms;                     // Where there may be other hosts.
-constexpr const char* kReports = "recoveries.jsonl";  // A line for each.
+// Between heartbeats, unless the scheduler is at a loopback address.
+constexpr Duration kBeat = 100ms;
+// In the log folder: one line for each recovery.
+constexpr const char* kReports = "recoveries.jsonl";
 
 // Carries out what the agent machine decides, and tells it what happens.
 class Agent {
@@ -61,7 +63,8 @@ class Agent {
   void carry_out(const agent::WantPause& action);
   void carry_out(const agent::LeaveAddresses& action) {
     const auto left = write_addresses_file(launch_.job_directory, action.addresses);
-    if (!left) options_.terminal->say(left.error().what);  // The workers ask the scheduler.
+    // Without the file, the workers ask the scheduler.
+    if (!left) options_.terminal->say(left.error().what);
   }
   void carry_out(const agent::Say& action) {
     const bool warns = action.reason.kind == wire::Reason::Kind::kRehearsalDiffers;
@@ -111,19 +114,19 @@ const char* name(agent::Role role) {
   return "?";
 }
 
-// 0..255, or 128 + signal; -1: not known yet.
+// The exit code as a shell shows it: 0..255, or 128 + signal; -1: not known yet.
 std::int32_t shell_code(const wire::Ending& ending) {
   if (ending.kind == wire::Ending::Kind::kUnknown) return -1;
   return ending.kind == wire::Ending::Kind::kSignalled ? 128 + ending.code : ending.code;
 }
 
-// By the scheduler's reports, which are whole once it has ended.
+// Counts the scheduler's reports, which are complete once the scheduler has ended.
 std::size_t recoveries_of(const Launch& launch) {
   const std::string reports = read_reports(launch.job_directory);
   return static_cast<std::size_t>(std::count(reports.begin(), reports.end(), '\n'));
 }
 
-// In the names of logs that every agent of the job has: they may share a folder.
+// A prefix for the logs that every agent of the job writes: the agents may share a log folder.
 std::string mark(const AgentOptions& options) {
   return options.node_rank == 0 ? "" : cat(options.node_rank, '_');
 }
@@ -196,7 +199,8 @@ Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<vo
             step(std::move(died));
           },
           [this](agent::SpareReady ready) { step(ready); }) {
-  // prepare() has tried the folder: one that went since then costs the trace, not the job.
+  // prepare() has checked the folder. If it has vanished since, the trace is lost, but the job
+  // runs.
   if (auto trace = open_trace(launch.settings, "agent")) trace_ = *trace;
   trace_.event("start",
                {{"role", "agent"}, {"job", launch.settings.job}, {"port", options.master_port}});
@@ -215,7 +219,7 @@ int Agent::run() {
     look();
     beat();
   });
-  // What it hears of, a whole job waits for. The watchers' threads inherit it.
+  // A whole job waits for this thread's reactions. The watchers' threads inherit its short slice.
   (void)os::take_short_slice();
   loop_.run();
   show_end();
@@ -224,7 +228,8 @@ int Agent::run() {
 
 void Agent::step(agent::Event event) {
   events_.push_back(std::move(event));
-  if (std::exchange(stepping_, true)) return;  // An action failed; its event comes in its turn.
+  // Called by an action: the outer call takes the event in turn.
+  if (std::exchange(stepping_, true)) return;
   while (!events_.empty()) {
     const auto actions = machine_.step(events_.front());
     events_.pop_front();
@@ -267,7 +272,7 @@ void Agent::look() {
   loop_.after(agent::kLookEvery, [this] { look(); });
 }
 
-// So that the loss of this host is noticed elsewhere.
+// Sends heartbeats, so that the scheduler notices the loss of this host.
 void Agent::beat() {
   if (machine_.beats()) link_.send(wire::Heartbeat{});
   loop_.after(kBeat, [this] { beat(); });
@@ -318,15 +323,16 @@ void Agent::received(wire::Message message) {
   step(agent::Received{std::move(message)});
 }
 
-// A descriptor or a thread that can not be had.
+// The error message if the system has no descriptor or thread left for this process.
 std::string without(const std::system_error& error) {
   return os::no_task("can not run this job", error.code().value()).what;
 }
 
-// The reports of the recoveries outlive the job's folder.
+// Copies the recovery reports to the log folder, where they outlive the job's folder.
 void keep_reports(const Launch& launch, Terminal& terminal) {
   const std::string kept = cat(launch.log_directory, '/', kReports);
-  // One that stood by may share the folder with the one that has served.
+  // An agent that stood by may share the log folder with the agent whose scheduler served, so it
+  // keeps the reports that are there.
   if (launch.runs_scheduler) ::unlink(kept.c_str());
   const std::string reports = read_reports(launch.job_directory);
   if (reports.empty()) return;
@@ -335,10 +341,11 @@ void keep_reports(const Launch& launch, Terminal& terminal) {
   }
 }
 
-// Writes this agent down, and only then leaves anything in the job's folder (job_files.h).
+// Records this agent in the job's folder, and only then puts other files there (job_files.h).
 Status take_folder(const AgentOptions& options, Launch& launch) {
   const auto port = static_cast<std::uint16_t>(launch.runs_scheduler ? options.master_port : 0);
-  // For `holdfast status`, which may have no settings and find no scheduler on this host.
+  // `holdfast status` reads the token file's path here: it may run without settings, and find no
+  // scheduler on this host.
   auto token_file = launch.settings.token_file;
   std::error_code error;
   if (!token_file.empty()) token_file = std::filesystem::absolute(token_file, error);
@@ -357,7 +364,7 @@ Status take_folder(const AgentOptions& options, Launch& launch) {
     return written;
   }
   auto left = launch.passwords.leave_in(launch.job_directory, launch.environment, launch.settings);
-  // The scheduler does it on its own host.
+  // On the scheduler's host, the scheduler itself calls leave_tls().
   if (left && !launch.runs_scheduler && !launch.settings.tls_config.empty()) {
     left = leave_tls(launch.settings, launch.job_directory);
   }
@@ -366,9 +373,9 @@ Status take_folder(const AgentOptions& options, Launch& launch) {
 }
 
 int run_job(const AgentOptions& options, Launch& launch, std::function<void()> on_started) {
-  // A spare that is gone when its place is written to it is no reason to die.
+  // A write to a spare that has died must fail with EPIPE and not kill the agent.
   ::signal(SIGPIPE, SIG_IGN);
-  ::signal(SIGXFSZ, SIG_IGN);  // Nor is a limit on the size of files.
+  ::signal(SIGXFSZ, SIG_IGN);  // A write beyond the file size limit must fail, too.
   if (const auto taken = take_folder(options, launch); !taken) {
     options.terminal->say(taken.error().what);
     return kExitUsage;
@@ -377,11 +384,12 @@ int run_job(const AgentOptions& options, Launch& launch, std::function<void()> o
   int code = 1;
   try {
     code = Agent(options, launch, std::move(on_started)).run();
-  } catch (const std::system_error& error) {  // Its destructor has ended all processes.
+  } catch (const std::system_error& error) {  // ~Agent has killed all processes.
     options.terminal->say(without(error));
   }
   if (launch.runs_scheduler || launch.stands_by) keep_reports(launch, *options.terminal);
-  if (options.continues && code != 0) {  // A wrong command, for one, must not cost what was left.
+  // A failed --continue must not cost the state that the dead agent left.
+  if (options.continues && code != 0) {
     options.terminal->say(
         "what the job has left on this host is kept: --continue goes on with it, and `holdfast "
         "clean` removes it");
@@ -393,8 +401,8 @@ int run_job(const AgentOptions& options, Launch& launch, std::function<void()> o
   return code;
 }
 
-// The parent's part of a launch into the background. Waits until the child says that all runs, or
-// until it has ended.
+// The parent's side of a launch into the background. Waits until the child reports that all
+// processes have been started, or has ended.
 int wait_for_start(int reading, pid_t pid, const Launch& launch, Terminal& terminal) {
   int code = 1;
   const ssize_t got = ::read(reading, &code, sizeof(code));
@@ -445,7 +453,8 @@ int run_in_background(const AgentOptions& options, Launch& launch) {
     for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
       ::dup2(log ? log.get() : null.get(), stream);
     }
-    // Whatever is said later finds its place in the file, also where the disk is full by then.
+    // This line reserves the log's first block on disk, so that later lines fit even if the disk is
+    // full by then.
     options.terminal->say(cat("job ", launch.settings.job, " runs as process ", ::getpid()));
     tell(0);
   });

@@ -93,7 +93,8 @@ std::string Children::new_log(const agent::Spawn& what) {
   if (what.role == agent::Role::kSpare) name = cat("spare_", options_.mark, spares_++, ".log");
   if (what.role == agent::Role::kRehearsal) return rehearsal_log_of(what.node_id);
   std::string path = cat(options_.logs->path(), '/', name);
-  // The first process of a place begins a new log. Its successors go on with it, also elsewhere.
+  // The first process of a place begins a new log. Later ones append to it, also those on another
+  // host, which may share the folder (takes_over).
   const bool is_first = what.attempt <= 1 && !what.takes_over;
   if (is_first && !options_.goes_on) ::unlink(path.c_str());
   if (what.role != agent::Role::kSpare) logs_[what.node_id] = path;
@@ -146,13 +147,13 @@ Status Children::spawn(const agent::Spawn& what) {
     if (const auto made = folders_.make(what.node_id, what.attempt == 2); !made)
       return made.error();
     running.rehearses = what.node_id;
-    // Unlike a spare, it need not become ordinary again.
+    // Unlike a spare, a rehearsal never needs ordinary priority again.
     options.idle = starting_.begins_idle() || !idle_spares_;
     environment.push_back(cat("HOLDFAST_REHEARSE=", what.node_id));
   }
   auto child = os::spawn(options);
   if (!child) return child.error();
-  // A wrapper may have started its program before it became idle.
+  // os::spawn() makes only the child idle. A wrapper may have started its program before that.
   if (options.idle) make_group_idle(child->pid);
   if (what.role == agent::Role::kSpare) starting_.add(what.process, child->pid, running.lifeline);
   if (what.role == agent::Role::kRehearsal) starting_.add(what.process, child->pid, "");
@@ -161,7 +162,7 @@ Status Children::spawn(const agent::Spawn& what) {
   try {
     watch(what.process);
   } catch (const std::system_error& error) {
-    // There is no thread or no descriptor to be had.
+    // The system has no thread or no descriptor left for this process.
     Running& unwatched = running_.at(what.process);
     (void)os::signal_group(unwatched.child.pid, SIGKILL);
     (void)os::wait_for(unwatched.child.pidfd.get());
@@ -183,9 +184,9 @@ void Children::watch(agent::Process process) {
     const Instant when = io::Loop::now();
     // If the process let go of its lifeline, or never held it, its pidfd tells of its end.
     const bool died = ending && *ending == os::Ending::kDied;
-    // Its other threads may still wait for a processor to die on. Nobody waits for them here: the
-    // other ranks can stop meanwhile, and a successor makes sure that they are gone (P23). A
-    // wrapper may go on with something else, so its end is waited for. A stand-in may not.
+    // The dead process's other threads may still wait for a core to exit on. The watcher does not
+    // wait for them: the other ranks can stop meanwhile, and a successor checks that they are gone
+    // (P23). A wrapper may go on with something else, so its exit is awaited. A stand-in can not.
     const pid_t trainer = trainer_of(path, pid);
     const bool doomed = trainer != 0 && (trainer == pid || options_.launcher->stands_in());
     if (died && (doomed || wait_until_exiting(pid, watcher->cancel))) {
@@ -211,10 +212,10 @@ void Children::retire(std::unique_ptr<Watcher> watcher) {
 
 void Children::lifeline_ended(agent::Process process, Instant when) {
   const auto found = running_.find(process);
-  if (found == running_.end()) return;  // It has ended already.
-  // The whole group ends: what the process forked, and the process itself, which may have become
-  // another program (exec). It is not reaped yet, so its number is still its own. A stand-in lives
-  // on, to tell how its process ended. Then exited() ends the group.
+  if (found == running_.end()) return;  // exited() came first.
+  // Kills the whole group: what the process forked, and the process itself, which may have become
+  // another program (exec). It is not reaped yet, so its pid still names it. A stand-in must live
+  // on, to report how the trainer ended: only the trainer is killed, and exited() kills the group.
   const pid_t group = found->second.child.pid;
   if (!options_.launcher->stands_in()) {
     (void)os::signal_group(group, SIGKILL);
@@ -233,8 +234,8 @@ void Children::exited(agent::Process process, const os::Exit& exit) {
   const Instant when = io::Loop::now();
   const pid_t group = found->second.child.pid;
   const pid_t trainer = trainer_of(found->second.lifeline, group);
-  (void)os::signal_group(group, SIGKILL);  // What it forked.
-  // The end is not told while a wrapper's process still runs.
+  (void)os::signal_group(group, SIGKILL);  // Kills what the process forked.
+  // The end is reported only once the process under a wrapper has ended too.
   if (trainer != 0) (void)wait_until_exiting(trainer, false, kGroupPatience);
   retire(std::move(found->second.watcher));
   agent::Died died{.process = process,
@@ -262,16 +263,16 @@ void Children::promote(const agent::Promote& what) {
   const pid_t group = running.child.pid;
   const pid_t trainer = trainer_of(running.lifeline, group);
   starting_.forget(what.process);
-  if (trainer != 0) {  // The others wait for this process.
+  if (trainer != 0) {  // The other ranks wait for this process.
     if (running.idle) make_process_ordinary(trainer);
-    // Trainers beside it compute. So all its threads get the short slice (nobody here knows which
-    // of them waits), until it goes on as one of the trainers (Worker, at Go).
+    // Other trainers compute on the same cores. So all threads of this process get the short slice:
+    // the agent does not know which of them waits. Worker takes it back when training goes on.
     os::take_short_slice_of_all(trainer);
   }
   const std::string place =
       cat(what.node_id, ' ', what.attempt, ' ', in_words(what.predecessor), '\n');
-  // It fits into the pipe. It fails only if the spare is gone, and then the news of its end is on
-  // its way.
+  // The line fits into the pipe, so the write fails only if the spare has died. on_died will report
+  // that.
   (void)!::write(running.pipe.get(), place.data(), place.size());
   running.pipe.reset();
   if (std::exchange(running.idle, false)) make_group_ordinary(group);
@@ -292,7 +293,8 @@ void Children::kill(agent::Process process, bool gently) {
   // An idle process would take long to die.
   if (running.idle) make_group_ordinary(running.child.pid);
   (void)os::signal_group(running.child.pid, gently ? SIGTERM : SIGKILL);
-  // A rehearsal is ended for a recovery, which comes first.
+  // A rehearsal mostly has to end for a recovery. So it dies at idle priority at first, but after
+  // kDeadGiveWay at ordinary priority, because the recovery needs its memory, too.
   if (running.rehearses.empty()) return;
   loop_.after(kDeadGiveWay, [this, process] {
     if (const pid_t group = pid_of(process); group != 0) make_group_ordinary(group);

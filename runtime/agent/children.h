@@ -1,8 +1,8 @@
 // Children: the processes of an agent, from their start until it is known how they ended.
 //
-// Each has a log. Its lifeline's watcher tells of its death at once, and its pidfd tells how it
-// ended. Children decides nothing. Call it in the loop's thread only: the children die with the
-// thread that started them.
+// Each child has a log. A thread that watches the child's lifeline reports its death at once; its
+// pidfd tells how it ended. Children decides nothing. Call it in the loop's thread only: the
+// children die with the thread that started them.
 #pragma once
 
 #include <sys/types.h>
@@ -34,20 +34,20 @@ namespace holdfast::runtime {
 
 struct ChildrenOptions {
   std::vector<std::string> argv;         // argv[0] is the program's path.
-  std::vector<std::string> environment;  // What all have in common.
-  std::string job_directory;             // For lifelines; there.
-  std::shared_ptr<const Launcher> launcher = std::make_shared<Launcher>();  // Made argv.
-  std::string mark;        // In the names of spares' logs: spare_<mark><n>.log.
-  bool stands_by = false;  // Its scheduler is not the job's first one.
-  bool goes_on = false;    // With the logs that are there, of an agent that has died.
+  std::vector<std::string> environment;  // The part that all children have in common.
+  std::string job_directory;             // Holds the lifelines. It exists.
+  std::shared_ptr<const Launcher> launcher = std::make_shared<Launcher>();  // It has made argv.
+  std::string mark;        // Part of log names: spare_<mark><n>.log.
+  bool stands_by = false;  // This agent's scheduler stands by (with etcd).
+  bool goes_on = false;    // Append to the logs of a dead agent (--continue).
   LogFolder* logs = nullptr;
   int spare_share = 0;              // HOLDFAST_SPARE_SHARE
-  std::vector<std::string> places;  // Of this host, whose rehearsals may have left folders.
+  std::vector<std::string> places;  // This host's node ids: their rehearsals may have left folders.
 };
 
 class Children {
  public:
-  // `on_ready`: a spare waits for its place from now on.
+  // `on_ready` is called when a spare has become ready and waits for a place.
   Children(io::Loop& loop, ChildrenOptions options, std::function<void(agent::Died)> on_died,
            std::function<void(agent::SpareReady)> on_ready);
   ~Children();  // Kills what still runs, at once.
@@ -57,14 +57,14 @@ class Children {
   Status spawn(const agent::Spawn& what);
   // Gives a waiting spare its place. If the spare is gone by now, on_died tells.
   void promote(const agent::Promote& what);
-  // SIGTERM or SIGKILL, to its whole process group.
+  // Signals the whole process group: SIGTERM if `gently`, else SIGKILL.
   void kill(agent::Process process, bool gently);
 
   // The newest log of a place ("scheduler", or a node id); empty if there is none.
   [[nodiscard]] std::string log_of(const std::string& node_id) const;
   [[nodiscard]] pid_t pid_of(agent::Process process) const;  // 0: not running.
-  // The processes that a signal (SIGSTOP) has stopped. Processes in a debugger do not count. Nor do
-  // those that were stopped at the last look too but ran in between (cpulimit).
+  // The processes that a signal (SIGSTOP) has stopped. Not counted: processes in a debugger, and
+  // those that the last call found stopped as well but that ran in between (cpulimit).
   [[nodiscard]] std::set<agent::Process> stopped();
   [[nodiscard]] std::size_t running() const { return running_.size(); }
 
@@ -79,14 +79,14 @@ class Children {
     os::Child child;
     std::string lifeline;
     std::string log;
-    std::uint64_t log_begin = 0;  // Where in the log this process's output begins.
-    pid_t trainer =
-        0;  // The process that holds the lifeline: the child, or one that a wrapper started.
-    std::optional<std::uint64_t> child_stopped_at;    // At the last look, as os::stopped_at().
-    std::optional<std::uint64_t> trainer_stopped_at;  // The same.
-    os::Fd pipe;                                      // To a spare, to tell it its place.
-    bool idle = false;      // It is a spare that is idle, or may be at times.
-    std::string rehearses;  // The place; empty: it is no rehearsal.
+    std::uint64_t log_begin = 0;  // The size of the log when this process began.
+    // The process that holds the lifeline: the child, or one that a wrapper started.
+    pid_t trainer = 0;
+    std::optional<std::uint64_t> child_stopped_at;  // os::stopped_at(child), at the last stopped().
+    std::optional<std::uint64_t> trainer_stopped_at;  // os::stopped_at(trainer), likewise.
+    os::Fd pipe;                                      // Only for a spare: brings it its place.
+    bool idle = false;      // A spare that runs at idle priority, at least at times.
+    std::string rehearses;  // The place that is rehearsed; empty: no rehearsal.
     std::unique_ptr<Watcher> watcher;
   };
 
@@ -107,7 +107,7 @@ class Children {
   std::uint64_t spares_ = 0;
   std::map<agent::Process, Running> running_;
   std::vector<std::unique_ptr<Watcher>> retired_;  // Cancelled, not yet joined.
-  std::map<std::string, std::string> logs_;        // By place.
+  std::map<std::string, std::string> logs_;        // The newest log of each place.
 };
 
 }  // namespace holdfast::runtime

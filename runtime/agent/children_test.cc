@@ -1,4 +1,4 @@
-// Children: that what can not be had is an error, and not the end of the agent.
+// Children: a lack of tasks or descriptors is an error, and does not end the agent.
 #include "runtime/agent/children.h"
 
 #include <fcntl.h>
@@ -18,7 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// 0 if the spawning is an error that gives `hint`, or succeeds.
+// Returns 0 if spawn() succeeds, or fails with an error that contains `hint`; 77 if the limit can
+// not be set.
 int spawn(const std::string& folder, const char* hint, const std::function<bool()>& set_limit) {
   io::Loop loop;
   LogFolder logs(folder, [](const std::string&) {});
@@ -35,7 +36,7 @@ int spawn(const std::string& folder, const char* hint, const std::function<bool(
   return children.running() == 0 && told ? 0 : 1;
 }
 
-// As another user, who has no other process: the n-th task is refused, or all can be had.
+// Spawns as a user without any other process, who may have so many tasks.
 int spawn_with_tasks(rlim_t tasks, const std::string& folder) {
   const rlimit limit{tasks, tasks};
   const bool ready = ::chown(folder.c_str(), 54321, 54321) == 0 && ::setgid(54321) == 0 &&
@@ -43,7 +44,8 @@ int spawn_with_tasks(rlim_t tasks, const std::string& folder) {
   return ready ? spawn(folder, "ulimit -u", [] { return true; }) : 77;
 }
 
-// The lowest free numbers are given out first: so many as the limit leaves.
+// Spawns with so many free descriptors. The kernel gives out the lowest free number first, so the
+// limit counts from that.
 int spawn_with_files(rlim_t files, const std::string& folder) {
   return spawn(folder, "ulimit -n", [files] {
     const os::Fd first(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -53,7 +55,7 @@ int spawn_with_files(rlim_t files, const std::string& folder) {
   });
 }
 
-// In a process of its own, for every limit up to `most`.
+// Runs `spawn_with` in a process of its own for every limit up to `most`.
 void expect_no_end(int (*spawn_with)(rlim_t, const std::string&), rlim_t most) {
   for (rlim_t limit = 1; limit <= most; ++limit) {
     std::string folder = fs::temp_directory_path() / "children-test-XXXXXX";

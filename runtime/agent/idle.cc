@@ -13,8 +13,8 @@
 namespace holdfast::runtime {
 namespace {
 
-// Moves all threads of the process from one policy to another. A new thread has its maker's policy.
-// So this looks again until there is nothing left to do.
+// Moves all threads of the process from one policy to another. A new thread inherits the policy of
+// the thread that made it, so this looks again until nothing is left to do.
 void set_process(pid_t pid, int from, int to) {
   const sched_param parameters{};
   bool changed = true;
@@ -27,7 +27,7 @@ void set_process(pid_t pid, int from, int to) {
   }
 }
 
-// The same for all processes of the group, which a wrapper may have started.
+// set_process() for all processes of the group: a wrapper may have started some.
 void set_group(pid_t group, int from, int to) {
   for (const pid_t pid : os::members_of(group)) set_process(pid, from, to);
 }

@@ -10,20 +10,21 @@
 
 namespace holdfast::runtime {
 
-// Whether an idle process can be made ordinary again. Not every user may do that. False if the user
-// wants another policy for all (`chrt --idle 0 msrun ...`).
+// Whether this user may make an idle process ordinary (SCHED_OTHER) again. False also if this
+// process has another policy, which all processes of the job are to have (`chrt --idle 0 msrun
+// ...`).
 [[nodiscard]] bool may_undo_idle();
 
-// For all threads of all processes of the group, or of one process. Threads with another policy
-// (real time) keep it.
+// These change all threads of all processes of a group, or of one process. Threads with another
+// policy (real time) keep it.
 void make_group_idle(pid_t group);
 void make_group_ordinary(pid_t group);
 void make_process_idle(pid_t pid);
 void make_process_ordinary(pid_t pid);
 
-// Waits until no thread of the process can touch its memory any more. That comes within
-// microseconds of the lifeline's end or of a SIGKILL, but the kernel tells nobody. False: it did
-// not come within `patience`, or `cancel` became true.
+// Waits until no thread of the process can touch its memory any more. This happens within
+// microseconds of the lifeline's end or of a SIGKILL, but the kernel sends no notice, so this
+// function polls. False: it did not happen within `patience`, or `cancel` became true.
 [[nodiscard]] bool wait_until_exiting(pid_t pid, const std::atomic<bool>& cancel,
                                       Duration patience = std::chrono::seconds(10));
 

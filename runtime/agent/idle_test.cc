@@ -1,5 +1,5 @@
-// The dead give way, the living do not. A zombie keeps the policy that it died with until it is
-// reaped, so there is something to look at for as long as a test needs.
+// make_dead_give_way(): dead processes give way, and living ones do not. A zombie keeps the policy
+// that it died with until it is reaped, so a test can look at it for as long as it needs.
 #include "runtime/agent/idle.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class DeadGiveWay : public ::testing::Test {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
-  // Whether the child comes to have the policy.
+  // Whether the child gets the policy within a minute.
   [[nodiscard]] bool comes_to(int policy) const {
     const Instant until = io::Loop::now() + 60s;
     while (io::Loop::now() < until) {
@@ -63,7 +63,7 @@ TEST_F(DeadGiveWay, NotForLongerThanTheirTime) {
 
 TEST_F(DeadGiveWay, TheLivingDoNot) {
   std::thread watcher([this] { make_dead_give_way(pid_, cancel_, 1h); });
-  std::this_thread::sleep_for(20ms);  // That it comes to nothing can only be looked for.
+  std::this_thread::sleep_for(20ms);  // Time in which a wrong change would show.
   EXPECT_EQ(::sched_getscheduler(pid_), SCHED_OTHER);
   cancel_ = true;
   watcher.join();

@@ -29,7 +29,7 @@ static_assert(config::kMostWorkers == collective::Group::kMaxRanks);
 
 namespace {
 
-// How the user of `holdfast run` spells an option of msrun, where it differs.
+// The options of msrun that `holdfast run` spells otherwise.
 constexpr std::pair<std::string_view, std::string_view> kAsTorchrun[] = {
     {"--worker_num", "--nproc-per-node"}, {"--master_addr", "the address in --rdzv-endpoint"},
     {"--master_port", "--sched-port"},    {"--max_restarts", "--max-restarts"},
@@ -50,7 +50,7 @@ int usable_cores() {
   return CPU_COUNT(&set);
 }
 
-// The agent of this job, or of any if that is empty, whose part this one takes up (--continue).
+// Finds the dead agent whose part of `job` this agent resumes (--continue). Empty: of any job.
 Result<Keeper> dead_agent(const AgentOptions& options, const std::string& job) {
   std::vector<Keeper> found;
   const FoundJobs here = jobs_on_this_host();
@@ -98,7 +98,7 @@ Result<Keeper> dead_agent(const AgentOptions& options, const std::string& job) {
   return left;
 }
 
-// `left`: the part that is taken up.
+// `left`: the dead agent whose part of the job is resumed (--continue).
 std::vector<std::string> environment_of(const AgentOptions& options,
                                         const std::optional<Keeper>& left,
                                         std::vector<std::string>& remarks) {
@@ -110,7 +110,7 @@ std::vector<std::string> environment_of(const AgentOptions& options,
   set(environment, "MS_WORKER_NUM", cat(options.worker_num));
   set(environment, "HOLDFAST_RUN", cat(left ? left->run : os::random_bits() | 1));
   if (left) set(environment, "HOLDFAST_JOB", left->job);
-  // Several agents of one job can not tell one another a random name.
+  // Only an agent that is alone may draw a random name: other agents could not learn it.
   if (is_alone(options) && value_of(environment, "HOLDFAST_JOB").empty()) {
     set(environment, "HOLDFAST_JOB", random_name());
   }
@@ -130,9 +130,8 @@ Result<config::Settings> settings_of(const std::vector<std::string>& environment
   return config::from_environment(entries.data());
 }
 
-// Checks until all is well, for 2 s at most. A job whose agent was killed a moment ago still holds
-// its port and its name. So a script that starts it again at once need not try twice. The terminal
-// shows what is waited for.
+// Calls `check` until it succeeds, for 2 s at most. A job whose agent was killed a moment ago still
+// holds its port and its name, and a script may start it again at once. The terminal shows `waits`.
 template <class Check>
 Status retry(const AgentOptions& options, const std::string& waits, const Check& check) {
   const Instant end = io::Loop::now() + std::chrono::seconds(2);
@@ -145,7 +144,7 @@ Status retry(const AgentOptions& options, const std::string& waits, const Check&
   return status;
 }
 
-// Whether this host could listen there; 0: on any port.
+// Whether this host can listen at `address` and `port`; 0: at any port.
 Status listens(const std::string& address, std::uint16_t port) {
   io::Loop loop;
   const auto listener = io::listen(loop, address, port);
@@ -173,8 +172,8 @@ Status look_at_other_jobs(const std::string& job, std::vector<std::string>& rema
   return {};
 }
 
-// The processes of several hosts know one another by a token that the user gives to all: one drawn
-// here would be unknown to the other hosts.
+// A job on several hosts needs a token from its user: one drawn on this host would be unknown to
+// the others.
 Status check_token(const AgentOptions& options, const config::Settings& settings) {
   if (!settings.token_file.empty()) return check_token_file(settings);
   const std::string& address = options.master_addr;
@@ -187,7 +186,7 @@ Status check_token(const AgentOptions& options, const config::Settings& settings
       "host needs none if its --master_addr is 127.0.0.1)"};
 }
 
-// A wrong address is wrong with every port, so that needs no waiting.
+// An address that is not this host's fails with every port, so it is refused without waiting.
 Status wait_for_port(const AgentOptions& options) {
   const Status first = probe_port(options, options.master_port);
   if (first) return first;
@@ -205,7 +204,7 @@ Status wait_for_port(const AgentOptions& options) {
                                  options.as_torchrun ? "" : " (or --master_addr)")};
 }
 
-// What etcd has of the job's journal; nothing: none.
+// The head of the job's journal in etcd; nullopt: etcd has no journal of this job.
 Result<std::optional<io::EtcdEntry>> journal_head(io::Etcd& etcd, const std::string& job) {
   const auto head =
       etcd.transact({{}, {{.kind = io::EtcdOperation::Kind::kRange, .key = io::etcd_head(job)}}},
@@ -215,8 +214,8 @@ Result<std::optional<io::EtcdEntry>> journal_head(io::Etcd& etcd, const std::str
   return entries.empty() ? std::nullopt : std::optional(entries.front());
 }
 
-// Another host's scheduler may have gone on meanwhile, in a run that the dead launcher has never
-// known, or to the job's end.
+// For --continue: takes the run id from etcd. Since the launcher died, another host's scheduler may
+// have begun a new run of the job, or ended the job (an error).
 Status continue_in_etcd(io::Etcd& etcd, Launch& launch) {
   const std::string& job = launch.settings.job;
   const auto head = journal_head(etcd, job);
@@ -232,8 +231,9 @@ Status continue_in_etcd(io::Etcd& etcd, Launch& launch) {
   return {};
 }
 
-// Without etcd, a job over several hosts says what it would lose. With it, each host has a
-// scheduler, and host 0 may be started again elsewhere.
+// Without etcd, warns about the loss of the scheduler's host. With etcd, each host has a scheduler;
+// decides whether this host's one stands by. The first host's does so too if `master_addr` is no
+// longer its address: the agent was started again on another host.
 Status check_etcd(const AgentOptions& options, Launch& launch) {
   const auto& settings = launch.settings;
   const std::string& address = options.master_addr;

@@ -1,7 +1,7 @@
 // Launcher: how the program of a job is started, and what is known of programs of its kind.
 //
-// This is the plain way: the program is executed, and nothing is known of it. A plug-in derives
-// from it (apps/python).
+// This base class executes the program and knows nothing about it. A plug-in for a kind of programs
+// derives from it (apps/python).
 #pragma once
 
 #include <string>
@@ -14,15 +14,17 @@ namespace holdfast::runtime {
 
 using Words = std::vector<std::string>;
 
-// For an environment: Words that are NAME=value. Empty where the variable is not set.
+// Functions on an environment, which is Words of the form NAME=value. value_of() returns "" for a
+// variable that is not set.
 [[nodiscard]] std::string value_of(const Words& environment, std::string_view name);
 void unset(Words& environment, std::string_view name);
 void set(Words& environment, std::string_view name, std::string_view value);
 
 // A process that is about to be started.
 struct Start {
-  std::string output;       // The file of its stdout and stderr.
-  std::string predecessor;  // Of its place; as in agent::Spawn.
+  std::string output;  // The file of its stdout and stderr.
+  // How the place's last process ended (agent::Predecessor), in words; empty: there was none.
+  std::string predecessor;
 };
 
 class Launcher {
@@ -32,17 +34,18 @@ class Launcher {
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
 
-  // What is executed for `program`, a name or path with its arguments. The first word is a path.
-  // `path`: the variable PATH. Errors: there is no such program.
+  // The words to execute for `program`, which is a name or path with its arguments. The first word
+  // is a path. `path`: the variable PATH. Errors: there is no such program.
   [[nodiscard]] virtual Result<Words> command(Words program, const std::string& path) const;
-  // Adds what a process is told beside the settings, as NAME=value.
+  // Adds variables for the process to those of the settings, as NAME=value.
   virtual void tell(Words& /*environment*/, const Start& /*of*/) const {}
-  // True: a child only stands for the process that runs the program. That process is in the child's
-  // process group, and the child ends as it ends.
+  // Whether the agent's child is only a stand-in: another process, in the child's group, runs the
+  // program, and the child ends with the same code or signal as that process.
   [[nodiscard]] virtual bool stands_in() const { return false; }
-  // Why a process ended, by the last words of its output. Empty: they do not say.
+  // Why a process ended, found in the last words of its output. Empty: not found.
   [[nodiscard]] virtual std::string reason(std::string_view /*words*/) const { return {}; }
-  // Whether that reason would end any further process as well, since it is Holdfast's own refusal.
+  // Whether this reason is a refusal by Holdfast itself, which would end every further process,
+  // too.
   [[nodiscard]] virtual bool is_final(std::string_view /*reason*/) const { return false; }
 };
 

@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t kTrialBytes = 16384;
 constexpr auto kPatience = std::chrono::seconds(1);
 
-// By a trial, because no call tells what a quota leaves. Returns 0 or the error.
+// Writes a file, because no system call tells how much a quota leaves. Returns 0 or the error.
 int try_to_write(const std::string& folder) {
   const os::Draft file(folder + "/.holdfast-logs", 0600);
   if (file.get() < 0) return errno;
@@ -40,8 +40,8 @@ const char* hint(int error_number) {
   return "see to it that this user can write there";
 }
 
-// Whether the error tells of the folder, and not of a signal or of what this process or host lacks
-// at the moment.
+// Whether the error is about the folder, and not about a signal or a passing lack of descriptors or
+// memory.
 bool is_the_folders(int error_number) {
   return error_number != 0 && error_number != EINTR && error_number != EMFILE &&
          error_number != ENFILE && error_number != ENOMEM;
@@ -103,7 +103,7 @@ std::string LogFolder::output_for(const std::string& log) {
   if (opens()) return log;
   const int error_number = errno;
   if (!is_the_folders(error_number))
-    return log;  // Whoever starts the process says so, or finds one.
+    return log;  // Not the folder's fault: starting the process reports it, if it lasts.
   tell(*watch_, error_number);
   if (error_number == ENOENT && os::make_directories(watch_->path, 0755) && opens()) return log;
   return "/dev/null";

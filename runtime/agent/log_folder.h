@@ -37,7 +37,7 @@ class LogFolder {
   [[nodiscard]] std::string output_for(const std::string& log);
 
  private:
-  // What the thread uses, and owns too: a thread that hangs outlives the LogFolder.
+  // What the thread uses. Shared, because a thread that hangs outlives the LogFolder.
   struct Watch {
     std::string path;
     std::function<void(std::string)> say;

@@ -1,4 +1,4 @@
-// LogFolder: that what ends the logs is said once, and ends nothing else.
+// LogFolder: what ends the logs is reported once, and ends nothing else.
 #include "runtime/agent/log_folder.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ class Logs : public testing::Test {
     said_.push_back(std::move(text));
     changed_.notify_all();
   }
-  // What was said first; empty where nothing is within a while.
+  // The first thing said; empty if nothing is said within 30 s.
   std::string first() {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, 30s, [this] { return !said_.empty(); });
@@ -78,7 +78,8 @@ TEST_F(Logs, AreNoReasonNotToStartAProcess) {
   EXPECT_TRUE(has(first(), "Not a directory")) << first();
 }
 
-// As a full disk does, a limit lets the folder and its files be opened, but not written.
+// Like a full disk, the limit on file sizes lets the folder and its files be opened, but not
+// written.
 TEST_F(Logs, TellOfADiskThatTakesNoMore) {
   const auto before = ::signal(SIGXFSZ, SIG_IGN);
   rlimit usual{};

@@ -14,7 +14,7 @@ namespace {
 
 using tls::Role;
 
-// Of the settings, the one that names the role's file.
+// The setting that names the role's password file.
 std::string config::Settings::*file_of(Role role) {
   return role == Role::kServer ? &config::Settings::tls_server_password_file
                                : &config::Settings::tls_client_password_file;

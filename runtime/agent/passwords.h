@@ -14,13 +14,15 @@ namespace holdfast::runtime {
 
 class Passwords {
  public:
-  // Takes them from the variables, which are wiped. If TLS is configured, asks for those that are
-  // missing, and checks all that the job's processes would prove themselves with. Those that are in
-  // files of the user stay there. Errors as of tls::password_of() and tls::Context::make().
+  // Takes the passwords from the environment variables and wipes these. If TLS is configured, asks
+  // for those that are missing, and checks the certificates and keys that the job's processes will
+  // use. Passwords in files of the user stay there. Errors: those of tls::password_of() and
+  // tls::Context::make().
   static Result<Passwords> take(const config::Settings& settings, bool of_server);
 
-  // Puts them into files of the job's folder, which is memory and goes with the job, and has
-  // `environment` and `settings` name the files. So none is in the environment of a process.
+  // Writes the passwords into files of the job's folder, which is in memory and goes with the job,
+  // and makes `environment` and `settings` name the files. So no process has a password in its
+  // environment.
   Status leave_in(const std::string& directory, Words& environment, config::Settings& settings);
 
  private:

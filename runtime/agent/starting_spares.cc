@@ -14,7 +14,8 @@ namespace holdfast::runtime {
 namespace {
 
 constexpr Duration kLookEvery = std::chrono::milliseconds(25);
-constexpr std::uint64_t kMembersEvery = 10;  // Looks: on a large host this takes milliseconds.
+// Counted in looks. To find a group's members takes milliseconds on a large host.
+constexpr std::uint64_t kMembersEvery = 10;
 
 }  // namespace
 
@@ -43,7 +44,7 @@ void StartingSpares::find_members(Spare& spare) {
 
 void StartingSpares::bound(Spare& spare, bool has_new_members) {
   std::uint64_t used = 0;
-  // Who has ended since may have left its number to somebody else.
+  // The pid of a member that has ended may name a process outside the group by now.
   std::erase_if(spare.members, [&](const auto& m) { return ::getpgid(m.first) != spare.group; });
   for (auto& [pid, before] : spare.members) {
     const std::uint64_t now = os::processor_time(pid);

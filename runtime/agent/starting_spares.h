@@ -1,4 +1,4 @@
-// StartingSpares: how much of the machine the spares have that are not ready yet.
+// StartingSpares: bounds the processor time of the spares that are not ready yet.
 //
 // Until it is ready a spare competes with the training for a bounded share of a processor
 // (core/agent/share.h); for the rest of the time, and once it is ready, it is idle.
@@ -19,23 +19,24 @@
 
 namespace holdfast::runtime {
 
-// In the loop's thread only.
+// Call it in the loop's thread only.
 class StartingSpares {
  public:
-  // `may_be_idle`: as of may_undo_idle(). Else none is bounded, and all are ordinary.
+  // `percent`: of one processor, for each spare. `may_be_idle`: may_undo_idle(); if it is false, no
+  // spare is bounded, and all stay ordinary.
   StartingSpares(io::Loop& loop, int percent, bool may_be_idle,
                  std::function<void(agent::Process)> on_ready);
 
   [[nodiscard]] bool begins_idle() const { return may_be_idle_ && percent_ == 0; }
   void add(agent::Process process, pid_t group, const std::string& lifeline);
-  void forget(agent::Process process);  // It has a place, or has ended.
+  void forget(agent::Process process);  // The process has a place, or has ended.
 
  private:
   struct Spare {
     pid_t group = 0;
     std::string lifeline;
     agent::Share share;
-    std::map<pid_t, std::uint64_t> members;  // Of the group; their processor times when looked at.
+    std::map<pid_t, std::uint64_t> members;  // Processor time, in ns, of each process of the group.
   };
   void look();
   static void find_members(Spare& spare);

@@ -1,4 +1,4 @@
-// On a processor that somebody else keeps busy, with a child that would use all of it.
+// StartingSpares, on a core that another process keeps busy, with a child that would use all of it.
 #include "runtime/agent/starting_spares.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,8 @@ class StartingSparesTest : public ::testing::Test {
     }
     std::filesystem::remove_all(folder_);
   }
-  // The processor time that the spare has beside the other one, as a percentage of all time.
+  // The processor time that the spare gets beside the other process, in percent of the time that
+  // passes.
   double percentage(Duration time) {
     const auto before = os::processor_time(spare_);
     const Instant began = io::Loop::now();
@@ -76,10 +77,10 @@ class StartingSparesTest : public ::testing::Test {
 TEST_F(StartingSparesTest, TakeTheirShareAndNotMore) {
   StartingSpares starting(loop_, 20, true, [](agent::Process) { FAIL() << "it is not ready"; });
   starting.add(1, spare_, lifeline_);
-  (void)percentage(500ms);  // What it may use at once.
+  (void)percentage(500ms);  // Until it has used what it may use at once.
   const double share = percentage(2s);
   EXPECT_GT(share, 5);
-  EXPECT_LT(share, 30);  // Two like each other would have 50.
+  EXPECT_LT(share, 30);  // Two ordinary processes would have 50 each.
 }
 
 TEST_F(StartingSparesTest, TakeNothingOnceTheyAreReady) {

@@ -15,7 +15,7 @@ struct JobEnd {
   int exit_code = 0;          // 0: in good order.
   std::string reason;         // Why it failed.
   std::string log_directory;  // Where all logs are.
-  std::string failed_log;     // Of the process that failed; empty: none did, or it has no log.
+  std::string failed_log;     // The log of the process that failed; empty: there is none.
   std::size_t recoveries = 0;
   std::string reports;  // The file that tells of each recovery.
 };
@@ -24,8 +24,8 @@ class Terminal {
  public:
   // A sentence that people have to read.
   void say(const std::string& text);
-  // How the job is now. `alive` of this host's `local` processes live. One line, which the next
-  // call replaces; nothing where stdout is no terminal.
+  // Shows the state of the job in one line, which the next call replaces. `alive` of this host's
+  // `local` processes live. Shows nothing if stdout is no terminal.
   void show(const wire::JobProgress& progress, std::size_t alive, std::int32_t local);
   void show(const JobEnd& end);
 

@@ -1,5 +1,5 @@
-// Where the ranks of a job on several hosts are: a file in the job's folder on each host. Its agent
-// writes it, and its workers look into it.
+// The addresses file: where the ranks of a job on several hosts are. It lies in the job's folder on
+// each host. The host's agent writes it, and the workers look into it.
 #pragma once
 
 #include <optional>
@@ -10,9 +10,9 @@
 
 namespace holdfast::runtime {
 
-// Another agent of the job on the same host may write the same.
+// Several agents of the job on one host may write the file: all write the same.
 Status write_addresses_file(const std::string& directory, const wire::Addresses& addresses);
-// Nothing: it is not there, or can not be read.
+// nullopt: the file is missing, or can not be read.
 std::optional<wire::Addresses> read_addresses_file(const std::string& directory);
 
 }  // namespace holdfast::runtime

@@ -17,13 +17,13 @@ class AgentWatch {
  public:
   static constexpr Duration kEvery = std::chrono::seconds(1);  // How often to ask.
 
-  // Names this process, which is an agent, for HOLDFAST_AGENT. Empty if /proc does not tell.
+  // The value of HOLDFAST_AGENT that names this process, an agent. Empty if /proc does not tell.
   [[nodiscard]] static std::string words_for_this_process();
 
   explicit AgentWatch(const config::Settings& settings);
 
-  // True also if the agent was gone before this process began. False without an agent, or if its
-  // number means another process here (another PID namespace).
+  // True also if the agent was gone before this process began. False if there is no agent, or if it
+  // is in another PID namespace, so that its pid would name another process here.
   [[nodiscard]] bool gone() const {
     return agent_ > 0 && !os::same_process_alive(agent_, start_time_);
   }

@@ -1,4 +1,4 @@
-// Whose end an AgentWatch sees.
+// AgentWatch: which agents count as gone.
 #include "runtime/jobs/agent_watch.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ TEST(AgentWatch, SeesTheEndThatCameBeforeIt) {
   ASSERT_TRUE(start_time && place);
   EXPECT_EQ(AgentWatch::words_for_this_process(), cat(::getpid(), ':', *start_time, ':', *place));
   EXPECT_FALSE(gone(AgentWatch::words_for_this_process()));
-  // The number is another's by now.
+  // The pid names another process by now.
   EXPECT_TRUE(gone(cat(::getpid(), ':', *start_time + 1, ':', *place)));
   // No process has a number as high (PID_MAX_LIMIT).
   EXPECT_TRUE(gone(cat(1 << 23, ':', *start_time, ':', *place)));

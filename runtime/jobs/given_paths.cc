@@ -23,7 +23,7 @@ Status check_folder(std::string_view setting, const std::string& folder, mode_t 
   if (const auto made = os::make_directories(folder, mode); !made) {
     return unusable(setting, folder, made.error());
   }
-  // By a trial: access(2) tells root that it may write even where nobody can.
+  // Makes a file: access(2) tells root that it may write even where nobody can.
   const os::Draft trial(folder + "/.holdfast", 0600);
   if (trial.get() >= 0) return {};
   return unusable(setting, folder, os::system_error("no file can be made in it", errno));

@@ -1,4 +1,5 @@
-// What settings name by a path, tried or opened. An error names the setting and says what to do.
+// Checks or opens the files and folders that settings name. An error names the setting and says
+// what to do.
 #pragma once
 
 #include <optional>
@@ -16,11 +17,11 @@ namespace holdfast::runtime {
 [[nodiscard]] Status check_folder(std::string_view setting, const std::string& folder,
                                   mode_t mode = 0700);
 
-// HOLDFAST_TRACE; off where that is unset.
+// Opens the trace in HOLDFAST_TRACE. If that is unset, the trace is off.
 [[nodiscard]] Result<io::Trace> open_trace(const config::Settings& settings,
                                            const std::string& role);
 
-// HOLDFAST_LIFELINE; none where that is unset. Its agent has made the file; nobody else does.
+// Holds the lifeline HOLDFAST_LIFELINE; nullopt if that is unset. Only an agent makes the file.
 [[nodiscard]] Result<std::optional<os::Lifeline>> hold_lifeline(const config::Settings& settings);
 
 }  // namespace holdfast::runtime

@@ -62,12 +62,12 @@ Status write_keeper(const std::string& directory, const std::string& name, Keepe
   return {};
 }
 
-// What is missing in the file is as in an empty Keeper.
+// Fields that are missing in the file keep their defaults.
 std::optional<Keeper> read_keeper(const os::Folder& folder, const std::string& name) try {
   const auto text = folder.read(name);
   if (!text) return std::nullopt;
   return nlohmann::json::parse(*text).get<Keeper>();
-} catch (const nlohmann::json::exception&) {  // It is damaged.
+} catch (const nlohmann::json::exception&) {  // The file is damaged.
   return std::nullopt;
 }
 
@@ -78,7 +78,7 @@ bool alive(const os::Folder& folder, const std::string& name, const Keeper& keep
          folder.is_locked(name);
 }
 
-// Both are compared, because processes in two containers may have the same number.
+// Compares the start times as well, because processes in two containers may have the same pid.
 bool is_this_process(const Keeper& keeper) {
   return keeper.pid == ::getpid() && keeper.start_time == os::start_time(keeper.pid);
 }
@@ -96,7 +96,7 @@ bool is_starting(const os::Folder& folder) {
   return ::fstat(folder.get(), &about) == 0 && ::time(nullptr) - about.st_mtim.tv_sec < 60;
 }
 
-// The agents of the job that live, or that have died; without this process.
+// The job's agents other than this process: those that live, or else those that have died.
 std::vector<Keeper> other_agents(const os::Folder& folder, bool living = true) {
   std::vector<Keeper> agents;
   for (const auto& name : folder.names()) {
@@ -108,15 +108,16 @@ std::vector<Keeper> other_agents(const os::Folder& folder, bool living = true) {
   return agents;
 }
 
-// What can not be opened for want of a descriptor would look like what is not there, and a living
-// job like a dead one.
+// Fails if this process has no descriptor left. Else every file would seem to be missing, and a
+// living job would seem to be dead.
 Status can_look_into(const os::Folder& folder) {
   if (os::Fd(::fcntl(folder.get(), F_DUPFD_CLOEXEC, 0))) return {};
   return os::system_error(cat("cannot look into ", folder.path()), errno);
 }
 
 // Calls `look` with the runtime folder of each of this user's jobs, where os::runtime_directory()
-// puts them. Returns a sentence for each thing that is in the place of one, or can not be opened.
+// puts them. Returns a sentence for each thing in such a place that is no folder, or can not be
+// opened.
 template <class Look>
 std::vector<std::string> for_each_folder(const Look& look) {
   std::vector<std::string> left_alone;
@@ -135,8 +136,8 @@ std::vector<std::string> for_each_folder(const Look& look) {
   return left_alone;
 }
 
-// These numbers identify a folder. Its name does not, because a link may lead to it, and containers
-// that share /dev/shm may each have a folder of that name.
+// Device and inode identify the log folder. Its name does not, because a link may lead to it, and
+// containers that share /dev/shm may each have a folder of that name.
 void fill_in_log_folder(Keeper& keeper) {
   struct stat folder {};
   if (::stat(keeper.log_dir.c_str(), &folder) != 0) return;
@@ -144,7 +145,7 @@ void fill_in_log_folder(Keeper& keeper) {
   keeper.log_inode = folder.st_ino;
 }
 
-// No other agent of this user may have its logs where `mine` would replace them.
+// Fails if another agent of this user has logs that those of `mine` would replace.
 Status check_alone(const Keeper& mine) {
   if (mine.log_inode == 0) return {};
   Status alone;
@@ -220,8 +221,9 @@ void find_processes(std::vector<FoundJob>& jobs) {
   }
 }
 
-// Held by whoever writes itself down, and by `holdfast clean` while it removes a folder. So one of
-// two agents that come at once sees the other, and no job loses its folder as it begins.
+// A lock: a process holds it while it records itself in a folder, and `holdfast clean` while it
+// removes one. So of two agents that start at once, the later one sees the other, and no job loses
+// its folder as it begins.
 os::Fd turn_of(const std::string& directory) {
   const auto mine = os::Folder::open(os::folder_of(directory));
   return mine && *mine ? mine->wait_for_lock() : os::Fd();
@@ -232,8 +234,8 @@ Result<bool> remove_whole(const os::Folder& folder, const std::string& directory
   if (folder) {
     if (const auto cleared = folder.clear(); !cleared) return cleared.error();
   }
-  // Its name is enough: rmdir() removes no link and nothing that has content. The user's folder
-  // goes with its last job.
+  // Removing by name is safe here: rmdir() removes no link and nothing that has content. The user's
+  // folder goes with its last job.
   if (::rmdir(directory.c_str()) != 0 && errno != ENOENT) {
     return os::system_error(cat("cannot remove ", directory), errno);
   }
@@ -270,7 +272,8 @@ Status check_log_folder(Keeper keeper) {
 
 Status write_agent_file(const std::string& directory, Keeper keeper) {
   const os::Fd turn = turn_of(directory);
-  // `holdfast clean` may have removed that of a dead job of this name while this job prepared.
+  // `holdfast clean` may have removed the folder, as that of a dead job of this name, while this
+  // job prepared.
   if (const auto made = os::runtime_directory(keeper.job); !made) return made.error();
   fill_in_log_folder(keeper);
   if (auto alone = check_alone(keeper); !alone) return alone;
@@ -299,11 +302,12 @@ Result<bool> remove_if_still_dead(const FoundJob& job) {
   if (const auto can = can_look_into(*folder); !can) return can.error();
   const auto look_again = [&] {
     FoundJob now = look_at(job.name, *folder);
-    // An orphan that was ended just now may not have let go of its lock.
+    // A scheduler that was just ended as an orphan may still hold the lock of its file.
     if (is_same_process(now.scheduler, job.scheduler)) now.scheduler_alive = false;
     return now;
   };
-  // Before the turn, because it takes long: nobody shall wait to begin.
+  // Searched before the lock is taken, because the search takes long and starting jobs need the
+  // lock.
   std::vector<FoundJob> now = {look_again()};
   find_processes(now);
   if (now.front().alive() || !now.front().orphans.empty()) return false;
@@ -335,7 +339,7 @@ FoundJobs jobs_on_this_host() {
 std::vector<pid_t> end_orphans(const FoundJob& job) {
   std::vector<pid_t> left = job.orphans;
   for (const pid_t pid : left) {
-    // By a descriptor, because the number could be another process's by now.
+    // By a pidfd, because the pid may name another process by now.
     const os::Fd pidfd = os::open_process(pid);
     if (pidfd && was_started_for(job.directory, cat("/proc/", pid))) {
       (void)os::send_signal(pidfd.get(), SIGKILL);

@@ -1,5 +1,5 @@
-// What the processes of a job write into its runtime folder, and which jobs are on this host.
-// `holdfast status` and `holdfast clean` find jobs by it.
+// Job files: what the processes of a job write into its runtime folder, and which jobs are on this
+// host. `holdfast status` and `holdfast clean` find jobs by these files.
 #pragma once
 
 #include <sys/types.h>
@@ -14,19 +14,20 @@
 
 namespace holdfast::runtime {
 
-// A process of a job: the scheduler, or an agent.
+// What a scheduler or an agent writes about itself into the job's folder.
 struct Keeper {
   std::string job;
   std::string host;              // Where the scheduler listens.
-  std::uint16_t port = 0;        // The scheduler's port; an agent's is 0 if it runs no scheduler.
-  std::uint16_t sched_port = 0;  // An agent's: the scheduler's port, wherever that runs.
-  std::string token_file;        // An agent's: what HOLDFAST_TOKEN_FILE names; absolute.
-  std::string log_dir;           // An agent's.
-  std::uint64_t run = 0;         // An agent's: HOLDFAST_RUN.
-  std::string program;           // An agent's: with its arguments, one on a line.
-  std::string memory;            // An agent's: os::shared_memory_name().
-  std::int32_t node_rank = 0;    // An agent's.
-  // Identify its log folder, which may have another name in another mount namespace (container).
+  std::uint16_t port = 0;        // The scheduler's port; for an agent that runs no scheduler: 0.
+  std::uint16_t sched_port = 0;  // Agents only: the scheduler's port, on whatever host.
+  std::string token_file;        // Agents only: what HOLDFAST_TOKEN_FILE names; absolute.
+  std::string log_dir;           // Agents only: the log folder.
+  std::uint64_t run = 0;         // Agents only: HOLDFAST_RUN.
+  std::string program;           // Agents only: the program and its arguments, one on a line.
+  std::string memory;            // Agents only: os::shared_memory_name().
+  std::int32_t node_rank = 0;    // Agents only: --node_rank.
+  // These two identify the log folder, which may have another name in another mount namespace
+  // (container).
   std::uint64_t log_device = 0;
   std::uint64_t log_inode = 0;
   pid_t pid = 0;
@@ -37,11 +38,11 @@ struct Keeper {
 // different node ranks may share a folder, because their logs have different names.
 Status check_log_folder(Keeper keeper);
 
-// Writes this process down as the job's scheduler or as one of its agents. Fills in its pid, its
-// start time, and the log folder's numbers. The file stays locked until the process has ended. An
-// agent that has to share its log folder is refused, as by check_log_folder(). It makes the folder
-// again if it is gone. Before it is written down, nothing may be left there: a dead job of its name
-// may have left the folder, and `holdfast clean` may remove it.
+// Records this process in the job's folder as the scheduler or as an agent. Fills in its pid, its
+// start time, and the log folder's numbers. The file stays locked until the process has ended.
+// write_agent_file() makes the job's folder again if it is gone, and refuses an agent as
+// check_log_folder() does. Call these before anything else is put into the folder: a dead job of
+// the same name may have left it, and until then `holdfast clean` may remove it.
 Status write_scheduler_file(const std::string& directory, Keeper keeper);
 Status write_agent_file(const std::string& directory, Keeper keeper);
 
@@ -53,7 +54,7 @@ void remove_unused(const std::string& directory);
 Result<bool> remove_job_files(const std::string& directory);
 
 struct FoundJob;
-// For `holdfast clean`: removes the folder of a job that was found dead, unless somebody has begun
+// For `holdfast clean`: removes the folder of a job that was found dead, unless a process has begun
 // to need it since. Returns whether it was removed.
 Result<bool> remove_if_still_dead(const FoundJob& job);
 
@@ -64,19 +65,20 @@ std::string read_reports(const std::string& directory);
 struct FoundJob {
   std::string name;
   std::string directory;
-  std::optional<Keeper> scheduler;  // As written down, alive or not.
-  std::optional<Keeper> agent;      // One that lives.
+  std::optional<Keeper> scheduler;  // The last one recorded, alive or dead.
+  std::optional<Keeper> agent;      // One of the agents that live.
   std::vector<Keeper> dead_agents;  // The newest last.
   bool scheduler_alive = false;
   bool agent_alive = false;
-  bool master_alive = false;  // The agent that runs the scheduler.
-  bool starting = false;      // Made within the last minute, and nobody is written down yet.
-  bool solo_alive = false;    // The process that is a world of its own.
+  bool master_alive = false;  // The agent that runs the scheduler is alive.
+  bool starting = false;      // Made within the last minute, and no process is recorded yet.
+  bool solo_alive = false;    // The process that trains alone here (solo_folder.h) is alive.
   // Living processes that have a file of the folder open or mapped. Also those that an agent in
   // another PID namespace started, because nobody here can know whether that agent lives.
   std::vector<pid_t> users;
-  // Living processes that an agent of the job started, if no agent of the job lives any more. Their
-  // wrapper outlived it (bash train.sh). They are not among the users.
+  // Living processes that an agent of the job started, if no agent of the job lives any more: they
+  // run under a wrapper (bash train.sh), which did not end with the agent. They are not among the
+  // users.
   std::vector<pid_t> orphans;
   // Whether any process still needs the folder.
   [[nodiscard]] bool alive() const {
@@ -88,7 +90,8 @@ struct FoundJob {
 std::vector<pid_t> end_orphans(const FoundJob& job);
 
 // All job folders of this user, by name. In other PID namespaces (containers that share /dev/shm),
-// it sees whether agents, schedulers and processes without a launcher live, but no users.
+// jobs_on_this_host() sees whether agents, schedulers and processes without a launcher live, but no
+// users.
 struct FoundJobs {
   std::vector<FoundJob> jobs;
   // A sentence for each thing in a folder's place that is no folder of this user alone

@@ -1,4 +1,5 @@
-// What `holdfast clean` takes for an orphan of a dead agent, and what not.
+// What the folders of jobs tell `holdfast status` and `holdfast clean`: who is an orphan, who
+// lives, and what may be removed.
 #include "runtime/jobs/job_files.h"
 
 #include <fcntl.h>
@@ -51,7 +52,7 @@ TEST(FoundJob, TakesNobodyOfAnotherPidNamespaceForAnOrphan) {
   const std::string name = cat("job-files-test-", ::getpid());
   const auto directory = os::runtime_directory(name);
   ASSERT_TRUE(directory) << directory.error().what;
-  // An agent that does not live: of our number, begun at another time.
+  // A dead agent, in our PID namespace: pid 1 has another start time.
   ASSERT_TRUE(os::write_file_atomically(cat(*directory, "/agent-1.json"),
                                         R"({"job": "x", "pid": 1, "start_time": 1})"));
   os::SpawnOptions options;
@@ -83,12 +84,13 @@ TEST(FoundJob, TakesNobodyOfAnotherPidNamespaceForAnOrphan) {
   if (!found) GTEST_SKIP() << "no PID namespace can be made here";
 }
 
-// Containers that share /dev/shm: the numbers of the others' processes mean nothing here.
+// With containers that share /dev/shm, pids of the other containers mean nothing here.
 TEST(FoundJob, KnowsByALockThatOneOfAnotherPidNamespaceLives) {
   const std::string name = cat("job-files-lock-test-", ::getpid());
   const auto directory = os::runtime_directory(name);
   ASSERT_TRUE(directory) << directory.error().what;
-  // As of the agent of another namespace, whose number is here that of somebody else: ours.
+  // Like the file of an agent in another PID namespace, whose pid names another process here: this
+  // one.
   const std::string file = *directory + "/agent-1.json";
   ASSERT_TRUE(os::write_file_atomically(
       file, cat(R"({"job": "x", "port": 1, "start_time": 1, "pid": )", ::getpid(), '}')));
@@ -105,7 +107,7 @@ TEST(FoundJob, KnowsByALockThatOneOfAnotherPidNamespaceLives) {
   remove(*directory);
 }
 
-// Of a job that died: its folder, and what `holdfast clean` has found there.
+// A job that died: its folder, and what `holdfast clean` has found there.
 struct Dead {
   explicit Dead(const std::string& test) : name(cat(test, '-', ::getpid())) {
     EXPECT_TRUE(os::write_file_atomically(directory + "/scheduler.json",
@@ -119,7 +121,7 @@ struct Dead {
   FoundJob found;
 };
 
-// Whether somebody waits for the lock of this folder.
+// Whether a process waits for the lock of this folder.
 bool is_waited_for(const std::string& folder) {
   struct stat about {};
   EXPECT_EQ(::stat(folder.c_str(), &about), 0);
@@ -140,7 +142,7 @@ TEST(Clean, RemovesWhatIsStillDead) {
   EXPECT_NE(::access(dead.directory.c_str(), F_OK), 0);
 }
 
-// What was found dead may live by the time that it is removed.
+// A job that was found dead may live by the time that it is removed.
 TEST(Clean, LeavesAJobAloneThatHasBegunSinceItWasFound) {
   const Dead dead("job-files-begun-test");
   ASSERT_TRUE(write_scheduler_file(dead.directory, {.job = dead.name}));
@@ -161,7 +163,7 @@ TEST(Clean, WaitsForWhoeverWritesItselfDown) {
   while (!is_waited_for(all_jobs) && io::Loop::now() < until &&
          removed.wait_for(std::chrono::milliseconds(2)) != std::future_status::ready) {
   }
-  // As an agent does it in its turn.
+  // As an agent does it while it has the lock.
   const auto agent = os::Folder::open(dead.directory)->write_locked("agent-1.json", "{}");
   turn.reset();
   ASSERT_TRUE(agent) << agent.error().what;
@@ -183,7 +185,7 @@ TEST(Clean, CostsNoJobItsFolderAsItBegins) {
   remove(dead.directory);
 }
 
-// For want of descriptors, say: it would not see who begins.
+// Without the lock (no descriptor is left, say), it would not see a job that begins.
 TEST(Clean, RemovesNothingIfItCanNotHaveItsTurn) {
 #ifdef HOLDFAST_SANITIZED
   GTEST_SKIP() << "a sanitizer asks by a pipe what memory is there, and takes all for bad";
@@ -191,8 +193,8 @@ TEST(Clean, RemovesNothingIfItCanNotHaveItsTurn) {
   const Dead dead("job-files-no-turn-test");
   struct rlimit usual {};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
-  // Two descriptors are enough to look, and not to lock as well. Who started us may have left some
-  // open behind the first free one.
+  // Two descriptors are enough to look, but not to lock as well. The parent of this process may
+  // have left some open behind the first free one.
   int second_free = 0;
   {
     const os::Fd first(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -209,7 +211,7 @@ TEST(Clean, RemovesNothingIfItCanNotHaveItsTurn) {
   remove(dead.directory);
 }
 
-// Who looks whether a job lives (holdfast status, clean) must not keep it from being seen.
+// A process that looks whether a job lives (holdfast status, clean) must not hide it from others.
 TEST(FoundJob, IsLockedWhoeverLooksAtItAsItBegins) {
   const std::string name = cat("job-files-look-test-", ::getpid());
   const auto directory = os::runtime_directory(name);
@@ -234,7 +236,8 @@ TEST(FoundJob, IsLockedWhoeverLooksAtItAsItBegins) {
   remove(*directory);
 }
 
-// Containers that share /dev/shm have each a folder of that name, or one folder by two names.
+// With containers that share /dev/shm, each may have a folder of that name, or one folder may have
+// two names.
 TEST(LogFolder, IsKnownByItsNumbersAndNotByItsName) {
   const std::string name = cat("job-files-logs-test-", ::getpid());
   const auto directory = os::runtime_directory(name);

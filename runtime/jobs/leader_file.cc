@@ -13,11 +13,11 @@ constexpr const char* kLeaderFile = "leader";
 
 }  // namespace
 
-// "10.0.0.2 8118 17"
+// The file is one line: host, port, term. For example "10.0.0.2 8118 17".
 Status write_leader_file(const std::string& directory, const SchedulerAddress& address) {
   const auto folder = os::open_runtime_directory(directory);
   if (!folder) return folder.error();
-  if (!*folder) return {};  // Nobody of the job is here.
+  if (!*folder) return {};  // No process of the job is on this host.
   return folder->write(kLeaderFile, cat(address.host, ' ', address.port, ' ', address.term, '\n'));
 }
 

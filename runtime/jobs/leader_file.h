@@ -1,5 +1,5 @@
-// Where the job's scheduler is, where etcd decides it: a file in the job's folder on each host. The
-// scheduler that stands by there keeps it true.
+// The leader file says where the job's scheduler is, if etcd decides that. It lies in the job's
+// folder on each host, and the scheduler that stands by on that host keeps it up to date.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ struct SchedulerAddress {
 };
 
 Status write_leader_file(const std::string& directory, const SchedulerAddress& address);
-// Nothing: it is not there.
+// nullopt: the file is missing or damaged.
 std::optional<SchedulerAddress> read_leader_file(const std::string& directory);
 
-// Where a process of the job finds its scheduler now: in that file, if etcd decides it; else where
-// MS_SCHED_HOST and MS_SCHED_PORT say.
+// Where a process of the job finds its scheduler now. With etcd: at the address in the leader file.
+// Without etcd, or while there is no such file: at MS_SCHED_HOST and MS_SCHED_PORT.
 SchedulerAddress scheduler_of(const config::Settings& settings);
 
 io::EtcdOptions etcd_options(const config::Settings& settings);

@@ -15,13 +15,13 @@
 namespace holdfast::runtime {
 namespace {
 
-constexpr std::size_t kTokenBytes = 32;  // Of a token that is drawn.
-constexpr std::size_t kShortest = 16;    // Letters of one that is given.
+constexpr std::size_t kTokenBytes = 32;  // The length of a token that the scheduler draws.
+constexpr std::size_t kShortest = 16;    // Letters in a token that the user gives.
 constexpr std::size_t kLongest = 4096;
 constexpr const char* kTokenFile = "token";
 constexpr const char* kTicketsFile = "tickets";
 
-// `what` and `path` are for errors.
+// The token in the first line of `text`. `what` and `path` are for errors.
 Result<std::string> token_in(const std::string& text, std::string_view what,
                              const std::string& path) {
   std::string token = text.substr(0, text.find_first_of("\r\n"));
@@ -31,7 +31,7 @@ Result<std::string> token_in(const std::string& text, std::string_view what,
                                  kLongest, ", which nobody can guess (openssl rand -hex 32)")};
 }
 
-// Nothing: the scheduler has not made it yet.
+// The secret in `file`; nullopt: the scheduler has not made the file yet.
 Result<std::optional<std::string>> drawn_before(const os::Folder& folder, const char* file) {
   const auto text = folder.read_if_there(file);
   if (!text) return text.error();
@@ -57,7 +57,8 @@ std::string drawn_secret() {
   return in_hex({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
-// What is in `file`. It is drawn if there is none: its predecessor's stays the job's.
+// The secret in `file`, which is drawn if there is none. A scheduler that takes over keeps the
+// secret of its predecessor.
 Result<std::string> draw_once(const std::string& directory, const char* file) {
   const auto folder = os::open_runtime_directory(directory);
   if (!folder) return folder.error();
@@ -112,7 +113,7 @@ Result<io::Membership> made_of(const config::Settings& settings, const std::stri
   return made;
 }
 
-// Of whoever connects.
+// The membership of a process that connects.
 Result<io::Membership> of_client(const config::Settings& settings, const std::string& directory,
                                  wire::PeerKind kind) {
   const auto with = with_tls(settings, directory);
@@ -138,7 +139,8 @@ Result<io::Membership> membership_of_scheduler(const config::Settings& given,
   }
   auto made = made_of(*settings, directory, wire::PeerKind::kObserver, tls::Role::kServer);
   if (!made || !made->tls) return made;
-  // Not of the token: who has that, but no certificate, could make tickets by it.
+  // The key of TLS tickets is not derived from the token: a process with the token but no
+  // certificate could forge tickets.
   const auto secret = draw_once(directory, kTicketsFile);
   if (!secret) return secret.error();
   if (const auto kept = made->tls->keep_sessions_by(*secret); !kept) return kept.error();

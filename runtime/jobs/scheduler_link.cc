@@ -21,10 +21,11 @@ using namespace std::chrono_literals;
 constexpr Duration kFirstDelay = 20ms;
 constexpr Duration kLastDelay = 1s;
 constexpr Duration kConnectLimit = 15s;  // All processes of a large job may come at once.
-constexpr Duration kGlance = 1s;         // At who listens.
-constexpr Duration kPatience = 10s;      // Then the user hears that nobody has answered so far.
-// Where etcd decides who is the scheduler: how often the file that says so is looked at, and for
-// how long one that may be on a lost host is tried.
+// The limit of a connection that only complains, or finds out who listens.
+constexpr Duration kGlance = 1s;
+constexpr Duration kPatience = 10s;  // Then the user hears that nobody has answered so far.
+// If etcd decides which scheduler serves: how often to look at the leader file, and how long to try
+// a scheduler whose host may be lost.
 constexpr Duration kBetweenLooks = 100ms;
 constexpr Duration kShortTry = 2s;
 
@@ -75,7 +76,8 @@ void SchedulerLink::open() {
   if (!settings_.etcd.empty()) look_for_another();
 }
 
-// A scheduler whose host is lost, or that is stopped, says nothing, nor does its connection break.
+// Looks at the leader file again and again: the connection to a scheduler that is stopped, or whose
+// host is lost, does not break.
 void SchedulerLink::look_for_another() {
   if (retired_) return;
   loop_.after(kBetweenLooks, [this] { look_for_another(); });
@@ -105,7 +107,7 @@ void SchedulerLink::try_to_connect() {
   auto membership = membership_of(settings_, kind_);
   if (!membership) return lack_membership(membership.error());
   const bool in_the_clear = membership->in_the_clear();
-  // Whoever sends has a bound of its own.
+  // No limit, because the callers of send() have their own.
   const io::ConnectionOptions options{.queue_limit_bytes = std::numeric_limits<std::size_t>::max()};
   io::connect(
       loop_, at_.host, at_.port, *std::move(membership),
@@ -119,8 +121,9 @@ void SchedulerLink::try_to_connect() {
       options);
 }
 
-// The scheduler has left no token, or has taken it away. Whoever waits is to hear at last whether
-// anybody listens there. It is not asked before, since the scheduler says whom it sends away.
+// There is no token: the scheduler has not made one yet, or has removed it. After the timeout, a
+// connection that proves nothing finds out whether a scheduler listens, for the error message. This
+// is not tried earlier, because the scheduler logs whom it refuses.
 void SchedulerLink::lack_membership(const Error& why) {
   if (why.blame != Blame::kWorld || io::Loop::now() < alone_since_ + settings_.scheduler_timeout) {
     return try_again(why);
@@ -150,15 +153,15 @@ void SchedulerLink::connected(std::shared_ptr<io::Connection> connection) {
   handlers_.on_up();
 }
 
-// It may still come right: a new scheduler, another token. But whoever waits should know. Not at
-// the first time: a scheduler that is killed closes its connections as one does that refuses.
+// Prints an error that a later try may cure (a new scheduler, another token), but only if it comes
+// twice in a row: a scheduler that is killed closes its connections as one that refuses does.
 void SchedulerLink::say_once(const Error& why) {
   if (std::exchange(heard_, why.what) != why.what) return;
   if (std::exchange(said_, why.what) == why.what) return;
   std::fprintf(stderr, "holdfast: %s\n", why.what.c_str());
 }
 
-// On another connection it would say the same. So this process takes itself for refused.
+// Another connection would bring the same message, so this process acts as if it were refused.
 void SchedulerLink::can_not_read(const Error& why) {
   retired_ = true;
   handlers_.on_message(
@@ -189,7 +192,8 @@ void SchedulerLink::try_again(const Error& why) {
   if (left <= Duration{}) handlers_.on_out_of_reach(no_scheduler(settings_, why.what));
   // The last try before the limit is at the limit.
   const Duration longest = left > Duration{} ? std::max(left, kFirstDelay) : kLastDelay;
-  // All processes of a job lose it at the same time, and shall not come back in step.
+  // The delay is random: all processes of a job lose the scheduler at once, and are not to come
+  // back at once.
   const auto drawn = static_cast<Duration::rep>(os::random_bits() >> 1) % (delay_.count() / 2);
   loop_.after(std::min(delay_ / 2 + Duration(drawn), longest), [this] { try_to_connect(); });
   delay_ = std::min(kLastDelay, delay_ * 2);

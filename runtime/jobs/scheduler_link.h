@@ -20,11 +20,12 @@
 
 namespace holdfast::runtime {
 
-// For who has waited for the scheduler for longer than HOLDFAST_SCHEDULER_TIMEOUT.
+// The error for a process that has waited for the scheduler for longer than
+// HOLDFAST_SCHEDULER_TIMEOUT.
 [[nodiscard]] Error no_scheduler(const config::Settings& settings, const std::string& why);
 
-// Tells the scheduler, if it is in reach at once, that this worker can not begin TLS, and why. Any
-// other process: does nothing. Waits for a second at most.
+// Tells the scheduler, if it is in reach at once, that this worker can not begin TLS, and why. Does
+// nothing in a process that is no worker. Waits for a second at most.
 void complain_to_scheduler(const config::Settings& settings, const Error& why);
 
 class SchedulerLink {
@@ -32,7 +33,7 @@ class SchedulerLink {
   struct Handlers {
     // There is a connection, and at its other end a scheduler of this job.
     std::function<void()> on_up;
-    // If the scheduler says what can not be read, it is a Refused for that reason, and the last.
+    // A message that can not be decoded arrives as a Refused for that reason, and is the last.
     std::function<void(wire::Message)> on_message;
     // The connection broke. Its scheduler may not have heard all that was sent.
     std::function<void()> on_down = [] {};
@@ -48,7 +49,7 @@ class SchedulerLink {
   SchedulerLink& operator=(const SchedulerLink&) = delete;
 
   void open();                               // Begins to connect. Call it once.
-  void send(const wire::Message& message) {  // Drops it while there is no connection.
+  void send(const wire::Message& message) {  // Drops the message if there is no connection.
     if (connection_) connection_->send(message);
   }
   // The numeric address from which this process reaches its scheduler; empty: there is no
@@ -74,13 +75,14 @@ class SchedulerLink {
   const wire::PeerKind kind_;
   const Handlers handlers_;
   std::shared_ptr<io::Connection> connection_;
-  // Why this process and the scheduler do not get on: when they last did not, and as it was said.
+  // The last error that was not kWorld (heard_), and the last one that was printed (said_). See
+  // say_once().
   std::string heard_;
   std::string said_;
   Instant alone_since_{};
   Duration delay_;           // Before the next try.
-  SchedulerAddress at_;      // Where it was looked for last.
-  std::uint64_t tries_ = 0;  // The answer of an older try counts for nothing.
+  SchedulerAddress at_;      // Where the scheduler was looked for last.
+  std::uint64_t tries_ = 0;  // Numbers the tries: the result of an older one is dropped.
   bool was_up_ = false;
   bool said_nobody_ = false;
   bool retired_ = false;

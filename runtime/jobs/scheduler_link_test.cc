@@ -22,10 +22,10 @@ using Events = std::vector<std::string>;
 
 const char* const kToken = "0123456789abcdef";
 
-// A link, and whoever it finds at the other end.
+// A link, and a scheduler for it to find.
 class SchedulerLinkTest : public ::testing::Test {
  protected:
-  // Until `then` stops the loop.
+  // Runs the loop until `then` stops it.
   void run(Duration patience, std::function<void(const std::string& what)> then) {
     os::TemporaryFolder folder;
     ASSERT_TRUE(os::write_file_atomically(folder / "token", kToken));
@@ -54,7 +54,7 @@ class SchedulerLinkTest : public ::testing::Test {
   }
 
   std::function<void(const std::string&)> then_;
-  Events all_;  // That has happened.
+  Events all_;  // All that has happened, in order.
   std::string why_;
   std::string token_ = kToken;
   bool drawn_ = false;  // The token is in the job's folder.
@@ -92,7 +92,7 @@ TEST_F(SchedulerLinkTest, IsMadeAnewUntilTheJobIsOver) {
   run(60s, [&](const std::string& what) {
     if (what == "message") peer_->close();
     if (what == "message" && ++messages == 2) link_.retire();
-    // By then there would be another one.
+    // Long enough for another connection.
     if (what == "down" && messages == 2) loop_.after(200ms, [&] { loop_.stop(); });
   });
   EXPECT_EQ(all_, (Events{"up", "message", "down", "up", "message", "down"}));
@@ -111,7 +111,7 @@ TEST_F(SchedulerLinkTest, ASchedulerThatCanNotBeReadHasRefusedThisProcess) {
   answer_ = wire::Waiting{{.kind = static_cast<wire::Reason::Kind>(250)}};
   run(60s, [&](const std::string& what) {
     if (what == "message") loop_.post([&] { peer_->close(); });
-    // By then there would be another one.
+    // Long enough for another connection.
     if (what == "down") loop_.after(200ms, [&] { loop_.stop(); });
   });
   EXPECT_EQ(all_, (Events{"up", "message", "down"}));
@@ -123,7 +123,7 @@ TEST_F(SchedulerLinkTest, ASchedulerThatCanNotBeReadHasRefusedThisProcess) {
       << refused->reason.detail;
 }
 
-// Once its scheduler is gone with all that it had left on this host.
+// The scheduler is gone, and so is all that it had left on this host.
 TEST_F(SchedulerLinkTest, SaysThatTheJobHasEndedSinceItWasThere) {
   settings_.job = cat("link-test-", ::getpid());
   const std::string directory = *os::runtime_directory(settings_.job);

@@ -1,8 +1,8 @@
 // SoloFolder: the runtime folder of a process that trains alone, without a launcher.
 //
-// The process removes it at its end. A process that is killed, or that ends by _exit(), leaves it.
-// Then the user's next such process removes it. It knows by the folder's lock, which the kernel
-// releases, that nobody uses it any more.
+// The process removes the folder at its end. A process that is killed, or that ends by _exit(),
+// leaves it. Then the kernel releases the folder's lock. So the user's next solo process knows that
+// nobody uses the folder, and removes it.
 #pragma once
 
 #include <sys/types.h>
@@ -15,7 +15,7 @@
 
 namespace holdfast::runtime {
 
-// Whether the process of the folder lives.
+// Whether the process that made the folder lives.
 bool is_solo_folder_in_use(const os::Folder& folder);
 
 class SoloFolder {
@@ -33,7 +33,7 @@ class SoloFolder {
 
  private:
   os::Folder mine_;   // The user's folder.
-  std::string name_;  // Of this one in it; empty: there is none.
+  std::string name_;  // This folder's name in mine_; empty: there is none.
   os::Fd lock_;
   pid_t owner_ = 0;
 };

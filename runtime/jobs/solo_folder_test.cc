@@ -1,4 +1,4 @@
-// SoloFolder: that nothing of a dead process stays, and nothing of a living one goes.
+// SoloFolder: the folder of a dead process is removed, and that of a living one is not.
 #include "runtime/jobs/solo_folder.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ struct Child {
   std::string folder;
 };
 
-// A process that makes its folder, with a file in it, and waits to be killed.
+// A child that makes its folder, with a file in it, and waits to be killed.
 Child child(const char* name) {
   std::array<int, 2> ends{};
   EXPECT_EQ(::pipe(ends.data()), 0);

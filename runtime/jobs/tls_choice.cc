@@ -23,13 +23,13 @@ using Contexts = std::map<std::pair<std::string, tls::Role>, std::shared_ptr<tls
 constexpr const char* kTlsFile = "tls.json";
 constexpr const char* kPasswordFile = "client.password";
 
-// What the program has said. It is not in Settings, since those are copied and traced.
+// What the program chose by choose_tls(). It is not in Settings, since those are copied and traced.
 struct Choice {
   std::string config;
   std::optional<tls::Password> client;
   std::optional<tls::Password> server;
-  bool too_late = false;  // A connection in the clear stood before.
-  std::string refused;    // Why not. The program may have gone on all the same.
+  bool too_late = false;  // A connection in the clear was made first.
+  std::string refused;    // Why choose_tls() failed, if the program went on all the same.
 };
 
 // Never destroyed: the control thread may connect while the program is at its exit().
@@ -38,7 +38,7 @@ std::mutex& mutex() {
   return *the_mutex;
 }
 
-// Each under mutex().
+// choice(), contexts() and taken() require that mutex() is held.
 Choice& choice() {
   static auto* const the_choice = new Choice;
   return *the_choice;
@@ -58,8 +58,8 @@ bool is_empty(const tls::Password& password) {
   return *password.text() == '\0';
 }
 
-// From a variable, which is wiped as it is read, by an attempt that failed: a later one in this
-// process finds it here.
+// Passwords from variables, which are wiped as they are read. Kept after a failed attempt, so that
+// a later one in this process finds them here.
 std::map<tls::Role, tls::Password>& taken() {
   static auto* const all = new std::map<tls::Role, tls::Password>;
   return *all;
@@ -103,7 +103,7 @@ Result<std::shared_ptr<tls::Context>> make_context(const config::Settings& setti
   return context;
 }
 
-// Of what the program says.
+// Checks the arguments of choose_tls().
 Status check(const config::Settings& settings, const std::string& config_path,
              const tls::Password& client, const tls::Password& server) {
   if (config_path.empty()) {
@@ -131,8 +131,8 @@ Status check(const config::Settings& settings, const std::string& config_path,
   return {};
 }
 
-// The file with the client's password, for processes that are not told it; "": nobody has said it
-// here.
+// The path of a file with the client's password, for processes that do not run the program; writes
+// it if the user has none. "": this process knows no such password.
 Result<std::string> client_password_file(const config::Settings& settings,
                                          const os::Folder& folder) {
   if (!settings.tls_client_password_file.empty()) {
@@ -151,7 +151,7 @@ Result<std::string> client_password_file(const config::Settings& settings,
   return cat(folder.path(), '/', kPasswordFile);
 }
 
-// What leave_tls() has left; nothing: it has not.
+// What leave_tls() has left; nullopt: nothing.
 Result<std::optional<nlohmann::json>> left_in(const std::string& directory) {
   const auto folder = os::open_runtime_directory(directory);
   if (!folder) return folder.error();
@@ -180,7 +180,7 @@ Status choose(const config::Settings& settings, const std::string& config_path,
   const bool serves = settings.role == config::Role::kScheduler;
   const auto context = make_context(with, serves ? tls::Role::kServer : tls::Role::kClient);
   chosen.server.reset();
-  if (!context || !serves) chosen.client.reset();  // The scheduler is to leave it for others.
+  if (!context || !serves) chosen.client.reset();  // A scheduler keeps it for leave_tls().
   if (context) return {};
   chosen.config = former;
   return context.error();
@@ -192,7 +192,8 @@ Status choose_tls(const config::Settings& settings, const std::string& config_pa
                   const tls::Password& client, const tls::Password& server) {
   const std::lock_guard lock(mutex());
   const auto chosen = choose(settings, config_path, client, server);
-  // Where it is too late, the job is in the clear, and was to be.
+  // If choose_tls() came too late, its refusal is not kept: the job runs in the clear, as it was
+  // set up.
   if (!choice().too_late) choice().refused = chosen ? "" : chosen.error().what;
   return chosen;
 }

@@ -12,9 +12,10 @@
 
 namespace holdfast::runtime {
 
-// The program says it, before this process connects or serves: the words of MindSpore's
-// set_ps_context. An empty password comes from where the settings say. Checks all that this process
-// will prove itself with; its passwords are kept no longer than they are needed. Thread-safe.
+// Sets the program's TLS, before this process connects or serves. The parameters are those of
+// MindSpore's set_ps_context. An empty password comes from where the settings say. Checks the
+// certificate and the key that this process will use; keeps its passwords no longer than they are
+// needed. Thread-safe.
 //
 // Errors (Blame::kUser): those of tls::Context::make() and tls::password_of(); the environment or
 // an earlier call names another configuration; a password has more than one line; this process
@@ -23,23 +24,25 @@ namespace holdfast::runtime {
 Status choose_tls(const config::Settings& settings, const std::string& config_path,
                   const tls::Password& client, const tls::Password& server);
 
-// A connection in the clear stands. False: it must not, because choose_tls() was called meanwhile.
+// Call it when a connection in the clear has been made. False: it must not be used, because
+// choose_tls() was called meanwhile.
 bool may_stay_in_the_clear();
 
-// The settings with what the program has said. Errors: that could not be done, and so this process
-// would speak in the clear, though its program wants TLS.
+// The settings with the program's choice. Errors: choose_tls() failed, so this process would speak
+// in the clear though its program wants TLS.
 Result<config::Settings> with_program_tls(config::Settings settings);
 
-// The same, or else with what leave_tls() has left in the job's runtime folder.
+// As with_program_tls(); if that names no TLS, with what leave_tls() has left in the job's runtime
+// folder.
 Result<config::Settings> with_tls(const config::Settings& settings, const std::string& directory);
 
-// For the scheduler, whose settings are those of with_program_tls(): leaves in the job's folder
-// what an agent, `holdfast status` and a waiting spare need, who do not run the program. Without
-// TLS it removes what a predecessor has left.
+// Leaves in the job's folder the TLS of processes that do not run the program: an agent, `holdfast
+// status`, a waiting spare. Called by the scheduler, with the settings of with_program_tls(), and
+// by agents on other hosts. Without TLS it removes what a predecessor has left.
 Status leave_tls(const config::Settings& settings, const std::string& directory);
 
-// What `role` needs, made once for each role and configuration: a password can be asked for only
-// once. Null: TLS is not configured.
+// The TLS context of `role`, made once for each role and configuration, because a password can be
+// asked for only once. Null: TLS is not configured.
 Result<std::shared_ptr<tls::Context>> tls_context_of(const config::Settings& settings,
                                                      tls::Role role);
 

@@ -1,4 +1,5 @@
-// TLS as a program chooses it, and as the scheduler leaves it for those who do not run the program.
+// TLS as a program chooses it, and as the scheduler leaves it for processes that do not run the
+// program.
 #include "runtime/jobs/tls_choice.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +22,7 @@ using tls::has;
 using tls::Password;
 using tls::Role;
 
-// What a program has chosen stays: each in a process of its own.
+// Runs `test` in a process of its own, because a choice lasts as long as its process.
 void choose_in_a_child(const std::function<void()>& test) {
   EXPECT_EXIT(
       {
@@ -150,7 +151,7 @@ TEST(TlsChoice, APasswordOutlivesAnAttemptThatFailed) {
   }
 }
 
-// A wrong one is no obstacle to the right one.
+// After a wrong password, the right one is accepted.
 TEST(TlsChoice, ANewPasswordIsTakenAfterAWrongOne) {
   const tls::Papers papers;
   const std::string config = config_of(papers);

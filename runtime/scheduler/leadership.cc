@@ -63,7 +63,7 @@ std::optional<Leader> leader_of(std::string_view text) {
   return leader;
 }
 
-// Carries out what the machine says, until it leads or ends.
+// Carries out what the election machine says, until this process leads or has to end.
 class Campaign {
  public:
   Campaign(io::Loop& loop, const config::Settings& settings, io::Trace& trace, io::Etcd etcd,
@@ -160,7 +160,7 @@ class Campaign {
     io::connect(
         loop_, leader.host, leader.port, *std::move(membership), kAskLimit,
         [this, alive = std::weak_ptr(alive_), created = ask.key.created](const auto& made) {
-          if (alive.expired()) return;  // The loop goes on without this campaign.
+          if (alive.expired()) return;  // The loop outlives this campaign.
           if (made) {
             (*made)->start({.on_message = [](const auto&) {}, .on_closed = [](const auto&) {}});
             (*made)->close();

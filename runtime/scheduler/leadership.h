@@ -22,12 +22,12 @@ namespace holdfast::runtime {
 
 using election::Leader;
 [[nodiscard]] std::string to_text(const Leader& leader);
-// Nothing: that is no such text.
+// Reads what to_text() has written; nullopt: `text` is something else.
 [[nodiscard]] std::optional<Leader> leader_of(std::string_view text);
 
 class Leadership {
  public:
-  // Waits until this process is the job's scheduler, as core/election decides. Nothing: the job has
+  // Waits until this process is the job's scheduler, as core/election decides. Null: the job has
   // ended.
   static Result<std::unique_ptr<Leadership>> wait_for(io::Loop& loop,
                                                       const config::Settings& settings,
@@ -36,7 +36,8 @@ class Leadership {
   [[nodiscard]] const election::Lead& lead() const { return lead_; }
   [[nodiscard]] Result<std::unique_ptr<io::Journal>> journal() const;
 
-  // All processes of the job find it there from now on.
+  // Writes this scheduler's address into etcd and into the leader file of this host. From now on
+  // all processes of the job find it.
   Status publish(const std::string& directory, const std::string& host, std::uint16_t port);
   void give_up() { lease_->give_up(); }
 

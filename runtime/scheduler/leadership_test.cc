@@ -96,8 +96,8 @@ TEST_F(Campaigns, ASuccessorOfTheSameRunGoesOnAtOnce) {
   EXPECT_LT(io::Loop::now() - began, 1s);
 }
 
-// It has begun to ask a scheduler whether it lives when it learns that this one is dead. The loop
-// goes on without it.
+// The campaign is asking a scheduler whether it lives when it learns that this one is dead. The
+// loop outlives the campaign, and so the answer must not reach it.
 TEST_F(Campaigns, LeavesNothingBehindThatItHasAsked) {
   const os::TemporaryFolder folder;
   settings.token_file = folder / "token";
@@ -108,7 +108,7 @@ TEST_F(Campaigns, LeavesNothingBehindThatItHasAsked) {
   const auto directory = os::runtime_directory(settings.job);
   ASSERT_TRUE(directory && (*first)->publish(*directory, "127.0.0.1", 1));
   settings.attempt = 2;
-  settings.run = 9;  // Of its own agent: it had taken over run 7.
+  settings.run = 9;  // The run of its own agent. Its first process had taken over run 7.
   const auto second = wait();
   ASSERT_TRUE(second && *second);
   EXPECT_EQ((*second)->lead().key.leader.run, 7U);
@@ -137,7 +137,7 @@ TEST_F(Campaigns, TheEndOfAJobEndsWhoStandsBy) {
   const auto journal = (*first)->journal();
   ASSERT_TRUE(journal && (*journal)->begin(of_run(settings, 7)));
   std::thread ends([&] {
-    std::this_thread::sleep_for(500ms);  // How long the job lasts, not a wait for something.
+    std::this_thread::sleep_for(500ms);  // How long the job lasts; waits for nothing.
     EXPECT_TRUE((*journal)->remove());
     (*first)->give_up();
   });

@@ -1,4 +1,5 @@
-// The file has a line that says whose process numbers they are, then a line for each worker.
+// The file begins with os::shared_memory_name(), which names the boot and the PID namespace of the
+// pids in it. Each further line is a worker: incarnation, pid, start time, node id.
 #include "runtime/scheduler/local_workers.h"
 
 #include <sstream>
@@ -29,7 +30,7 @@ std::vector<LocalWorker> LocalWorkers::load() {
     LocalWorker worker;
     std::istringstream words(line);
     words >> worker.incarnation >> worker.pid >> worker.start_time;
-    words.get();  // The blank before the name, which may have blanks itself.
+    words.get();  // The blank before the node id, which may have blanks itself.
     if (!words || worker.pid <= 1 || !std::getline(words, worker.node_id)) continue;
     workers_[worker.incarnation] = worker;
     found.push_back(std::move(worker));

@@ -12,8 +12,8 @@ namespace {
 
 using Kind = controller::Note::Kind;
 
-// An agent on another host has another clock; a detection that long ago, or in the future, is not
-// to be believed.
+// How old a detection may be. An agent on another host has another clock, so an older one, or one
+// in the future, is not believed.
 constexpr Duration kBelievable = std::chrono::seconds(60);
 
 double milliseconds(Duration duration) {
@@ -122,7 +122,7 @@ std::optional<RecoveryReport> RecoveryLog::note(Instant now, const controller::N
       if (!current_) break;
       current_->resume = now;
       current_->version = note.version;
-      // It is known by now what became of a move.
+      // For a move, the reason of the resume says how the move ended.
       if (current_->cause.kind == wire::Reason::Kind::kMoves) current_->cause = note.reason;
       break;
     case Kind::kRecovered:

@@ -14,17 +14,19 @@ namespace holdfast::runtime {
 
 // One recovery. Instants are CLOCK_MONOTONIC; those that were not reached are missing.
 struct RecoveryReport {
-  std::uint64_t number = 0;       // Counts the recoveries of the job, from 1.
-  Generation generation = 0;      // That was formed.
-  wire::Reason cause;             // Of the first fault.
-  std::vector<Rank> ranks;        // Lost in it; empty where none was.
-  Version version = 0;            // After which training went on.
-  std::uint64_t steps_lost = 0;   // Known to be committed before the fault, and made once more.
-  Instant detected{};             // When the first fault was known, by its agent where it tells.
-  std::optional<Instant> stop;    // The ranks were told to stop.
-  std::optional<Instant> plan;    // All had reported, and the version was chosen.
-  std::optional<Instant> repair;  // All hold that version.
-  std::optional<Instant> resume;  // The ranks were told to go on.
+  std::uint64_t number = 0;   // Counts the recoveries of the job, from 1.
+  Generation generation = 0;  // The generation that the recovery formed.
+  wire::Reason cause;         // The first fault.
+  std::vector<Rank> ranks;    // Ranks that were lost; empty if none was.
+  Version version = 0;        // The version after which training went on.
+  // Steps known to be committed before the fault that had to be made again.
+  std::uint64_t steps_lost = 0;
+  // When the first fault was noticed: by an agent if it says so, else by the scheduler.
+  Instant detected{};
+  std::optional<Instant> stop;        // The ranks were told to stop.
+  std::optional<Instant> plan;        // All had reported, and the version was chosen.
+  std::optional<Instant> repair;      // All hold that version.
+  std::optional<Instant> resume;      // The ranks were told to go on.
   std::optional<Instant> first_step;  // Every rank has made a new step.
 };
 
@@ -36,10 +38,11 @@ std::string to_json(const RecoveryReport& report);
 // One line for people.
 std::string in_words(const RecoveryReport& report);
 
-// Whether it is only known that a process died, and not yet how: its agent tells a moment later.
+// Whether the report says that a process died but not yet how: its agent reports that a moment
+// later.
 bool lacks_how(const RecoveryReport& report);
-// If the note (kHow) is of the death that the report begins with, the report says how it came.
-// Returns whether it is.
+// If `how` (a kHow) is about the death with which the report begins, puts the cause of that death
+// into the report. Returns whether it did.
 bool complete(RecoveryReport& report, const controller::Note& how);
 
 // Makes the reports out of the controller's notes.
@@ -47,10 +50,10 @@ class RecoveryLog {
  public:
   explicit RecoveryLog(std::uint64_t recoveries_so_far) : number_(recoveries_so_far) {}
 
-  // What a note adds. Returns the report that it finished, if any: one whose ranks have all made a
-  // new step, or one that the next fault cut short.
+  // Takes in a note. Returns the report that the note finished, if any: one whose ranks have all
+  // made a new step, or one that the next fault cut short.
   std::optional<RecoveryReport> note(Instant now, const controller::Note& note);
-  // The job has ended; what of its last recovery is known.
+  // Call it when the job has ended. Returns what is known of the last recovery.
   std::optional<RecoveryReport> finish();
 
  private:

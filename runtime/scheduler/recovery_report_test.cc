@@ -119,7 +119,7 @@ TEST(RecoveryReport, OwnsUpToStepsThatWereLost) {
   plan.steps_lost = 2;
   (void)log.note(at(11), plan);
   (void)log.note(at(12), fault(0));
-  (void)log.note(at(13), note(Kind::kPlan, 3, 7));  // It has counted them already.
+  (void)log.note(at(13), note(Kind::kPlan, 3, 7));  // The first plan has counted the lost steps.
   (void)log.note(at(14), note(Kind::kResume, 3, 7));
   const auto report = log.finish();
   EXPECT_EQ(report->steps_lost, 2U);

@@ -24,12 +24,13 @@ namespace holdfast::runtime {
 namespace {
 
 constexpr Duration kBetweenTries = std::chrono::milliseconds(20);
-// At certificates, and at a port that is somebody else's.
+// Between looks at unusable certificates, or tries at a port that another program holds.
 constexpr Duration kBetweenLooks = std::chrono::milliseconds(500);
-// The kernel frees a killed predecessor's port only after its memory, and tells nobody.
+// How long a killed predecessor may still hold the port. The kernel frees the port only after the
+// process's memory, and sends no notice.
 constexpr Duration kOfDyingPredecessor = std::chrono::seconds(1);
 
-// While it can not serve yet.
+// The wait of a scheduler that can not serve yet, for `patience` at most.
 class Wait {
  public:
   Wait(io::Loop& loop, const config::Settings& settings, Duration patience)
@@ -83,7 +84,8 @@ Result<std::unique_ptr<io::Listener>> listen(io::Loop& loop, const config::Setti
   }
 }
 
-// As long as TLS can not begin here, whoever belongs to the job hears why.
+// Waits until TLS can begin here. Meanwhile each process of the job that connects is told why it
+// can not.
 Result<io::Membership> membership_in_time(io::Loop& loop, io::Listener& listener,
                                           const Opened& opened) {
   Wait wait(loop, opened.settings, patience_of(opened.settings).tls);
@@ -98,11 +100,13 @@ Result<io::Membership> membership_in_time(io::Loop& loop, io::Listener& listener
   }
 }
 
-// Whoever takes a job over listens on its own host, at the job's port if that is free there.
+// A scheduler that stood by listens at its own host's address, at the job's port if that is free
+// there.
 Result<std::unique_ptr<io::Listener>> listen_as(io::Loop& loop, const Leadership* leads,
                                                 config::Settings& settings) {
   if (leads == nullptr || !settings.standby) {
-    // Who takes a job over need not have this port: others would listen at once.
+    // A scheduler that takes a job over does not need this port, so it does not wait for it long:
+    // another one is free at once.
     const bool takes_over = leads != nullptr && leads->lead().takes_over;
     const Duration patience = patience_of(settings).port;
     auto listener =
@@ -122,7 +126,8 @@ Result<std::unique_ptr<io::Listener>> listen_as(io::Loop& loop, const Leadership
   return listener;
 }
 
-// As if its own agent had started all schedulers of the run.
+// Sets run and attempt as if this scheduler's agent had started all earlier schedulers of the run,
+// too.
 void take_over(const election::Lead& lead, config::Settings& settings, io::Trace& trace) {
   settings.run = lead.key.leader.run;
   if (!lead.takes_over) return;
@@ -205,16 +210,16 @@ Result<int> open_and_serve(const config::Settings& given) {
   if (!good && patience_of(settings).tls == Duration{}) return good.error();
   auto listener = listen_as(loop, leads.get(), settings);
   if (!listener) return listener.error();
-  // Only now is it certain that no other scheduler serves this job: it would hold the port. The
-  // runtime folder is made last: who can not serve leaves none behind.
+  // Only now is it certain that no other scheduler serves this job: that one would hold the port.
+  // The runtime folder is made last, so that a scheduler that can not serve leaves none behind.
   if (const auto usable = check_folder("MS_RECOVERY_PATH", settings.recovery_path); !usable) {
     return usable.error();
   }
   auto directory = os::runtime_directory(settings.job);
   if (!directory) return directory.error();
   opened.directory = std::move(*directory);
-  // Before anything else is there: `holdfast clean` takes a dead job's folder away, and this one's
-  // may be there from before.
+  // Written before anything else: `holdfast clean` removes the folder of a dead job, and this
+  // folder may be one.
   const auto written = write_scheduler_file(
       opened.directory,
       {.job = settings.job, .host = settings.sched_host, .port = settings.sched_port});
@@ -241,7 +246,7 @@ int serve(const config::Settings& settings) try {
   if (code) return *code;
   say(cat("can not serve job ", settings.job, ": ", code.error().what));
   return 1;
-} catch (const std::system_error& error) {  // A descriptor that can not be had.
+} catch (const std::system_error& error) {  // The system has no descriptor left for this process.
   const auto what = cat("can not serve job ", settings.job);
   say(os::system_error(what, error.code()).what);
   return 1;

@@ -31,10 +31,10 @@ using controller::Link;
 using controller::Note;
 
 constexpr Duration kProbePatience = std::chrono::seconds(1);
-constexpr Duration kProofPatience = std::chrono::seconds(5);  // For a process to be gone.
+constexpr Duration kProofPatience = std::chrono::seconds(5);  // For a worker's process to end.
 constexpr std::size_t kReportsShown = 16;
 constexpr Duration kHowPatience = std::chrono::milliseconds(500);  // From a death to its exit code.
-constexpr std::size_t kAnswersAtOnce = 4;  // Large ones, that are on their way.
+constexpr std::size_t kAnswersAtOnce = 4;  // Large answers that are on their way.
 constexpr std::size_t kSmallAnswer = 65536;
 constexpr Duration kAnswerPatience = std::chrono::seconds(1);
 constexpr std::size_t kReasonsKept = 8;
@@ -44,7 +44,7 @@ constexpr Duration kLastWords = std::chrono::milliseconds(300);
 constexpr Duration kLinger = std::chrono::seconds(3);          // After the end, for latecomers.
 constexpr Duration kAgentPatience = std::chrono::seconds(10);  // After the end, for our own agent.
 
-// As runtime/agent names itself.
+// How the id of this scheduler's agent begins (see machine_options() in runtime/agent/agent.cc).
 std::string agent_of(const config::Settings& settings) {
   if (settings.agent.empty()) return {};
   return cat(os::host_name(), '-', settings.agent.substr(0, settings.agent.find(':')), '-');
@@ -112,7 +112,7 @@ int Server::run(io::Listener& listener, io::Membership membership) {
     listener.serve(listening(std::move(membership)));
   });
   watch_agent();
-  (void)os::take_short_slice();  // In a recovery all wait for it.
+  (void)os::take_short_slice();  // In a recovery all ranks wait for this thread.
   loop_.run();
   publish_late();
   links_.clear();
@@ -128,7 +128,7 @@ io::Listening Server::listening(io::Membership membership) {
                    .patience = settings_.door_seconds}};
 }
 
-// Strangers may come by the thousand: each reason is said once in a while.
+// Logs each reason once a minute at most, because strangers may come by the thousand.
 void Server::refused(const std::string& peer, const std::string& why) {
   const bool is_new = !refused_.contains(why) && refused_.size() >= kReasonsKept;
   auto& [unsaid, said] = refused_[is_new ? "" : why];
@@ -169,7 +169,7 @@ void Server::received(Link link, wire::Message message) {
   step(controller::Received{link, std::move(message)});
 }
 
-// What a crash could make it forget is not told (P1).
+// Sends the statuses that tell only of durable stores: a crash must not undo what was told (P1).
 void Server::tell_statuses() {
   std::erase_if(statuses_, [this](const auto& status) {
     const auto& [link, said] = status;
@@ -199,7 +199,8 @@ void Server::step(const controller::Event& event) {
 
 void Server::written(const Result<std::size_t>& stores) {
   if (!stores) {
-    // What can not remember must not speak: the next scheduler starts from the last one.
+    // A scheduler that can not store must send nothing more. The next one starts from the last
+    // durable store.
     say(cat("the journal can not be written, so this process ends: ", stores.error().what));
     std::_Exit(1);
   }
@@ -236,7 +237,8 @@ void Server::carry_out(const controller::Send& action) {
 
 void Server::carry_out(const controller::Answer& action) {
   answers_.push_back(action);
-  // A value that waits to be sent stays, though another one may have taken its place meanwhile.
+  // An answer keeps its value in memory even after the key has a newer value, so all that wait are
+  // counted.
   std::size_t& waiting = waiting_[action.found.get()];
   if (++waiting == 1) waiting_bytes_ += action.found->value.size();
   if (waiting_bytes_ > 2 * controller::kMaxStoredBytes) {
@@ -256,7 +258,8 @@ controller::Answer Server::next_answer(std::deque<controller::Answer>::iterator 
   return answer;
 }
 
-// Whoever asks with this number again, or for nothing, does not want the former answer any more.
+// A second Get with the same id takes the place of the first, whose answer is then not wanted any
+// more.
 void Server::withdraw_answer(Link link, const wire::Get& get) {
   const auto of = std::find_if(answers_.begin(), answers_.end(), [&](const auto& answer) {
     return answer.link == link && answer.id == get.id;
@@ -264,8 +267,9 @@ void Server::withdraw_answer(Link link, const wire::Get& get) {
   if (of != answers_.end()) (void)next_answer(of);
 }
 
-// All ranks may ask for one large value at once: the rest waits until some answers are on their
-// way. Who reads nothing holds up the others for a moment each, and gets no second one.
+// All ranks may ask for one large value at once, so only a few large answers are on their way at a
+// time. A peer that does not read delays the others by kAnswerPatience, and gets no further answer
+// until it has read.
 void Server::send_answers() {
   const auto may_go = [this](const controller::Answer& answer) {
     const auto found = links_.find(answer.link);
@@ -320,7 +324,7 @@ void Server::carry_out(const Note& action) {
   }
   report(log_.note(io::Loop::now(), action));
   if (action.kind == Note::Kind::kResume) {
-    // What all needed at once, and nobody needs until they come again.
+    // Gives back the memory of messages that came from all ranks at once.
     loop_.after(kUntilTrim, [] { (void)::malloc_trim(0); });
   }
 }
@@ -389,7 +393,8 @@ void Server::prove_dead(const LocalWorker& local, Instant until, Duration next) 
   }
 }
 
-// Those of a predecessor, and not of a dead job that had the same name.
+// Reads the reports of a predecessor. If there was none, the file is of a dead job of the same
+// name, and is removed.
 void Server::read_reports() {
   if (opened_.memory.formation->generation == 0) {
     ::unlink(reports_path_.c_str());
@@ -455,7 +460,7 @@ void Server::note_in_trace(const Note& note) {
     case Note::Kind::kRefused:
       return event("refused");
     case Note::Kind::kTaken:
-      return;  // Whoever asks too often fills no trace.
+      return;  // Not traced: a process may ask again and again.
   }
 }
 
@@ -465,7 +470,7 @@ void Server::interrupted(int signal) {
   const auto has_ended = [this] { return machine_.stage() == wire::Stage::kEnded; };
   const bool ended = has_ended();
   step(controller::Interrupted{signal});
-  if (has_ended() && !ended) return;  // It leaves as after any end.
+  if (has_ended() && !ended) return;  // The machine then leaves as after any end.
   // An agent that ends the job has told why, but the signal may have overtaken its message.
   loop_.after(ended || settings_.attempt == 0 ? Duration{} : kLastWords, [this] { loop_.stop(); });
 }

@@ -31,23 +31,23 @@ namespace holdfast::runtime {
 // "2030-01-31 23:59:59.123 scheduler: <text>" to stdout, in UTC. Thread-safe.
 void say(std::string_view text);
 
-// What is opened before anything is served.
+// All that a scheduler opens before it serves.
 struct Opened {
   config::Settings settings;
   std::string directory;                 // The job's runtime folder.
-  std::unique_ptr<io::Journal> journal;  // There; gone once the job has ended.
-  wire::Memory memory;                   // Taken back from it; or a new formation alone.
-  std::string suspect_host;              // As of controller::Options.
+  std::unique_ptr<io::Journal> journal;  // It exists; removed once the job has ended.
+  wire::Memory memory;                   // From the journal; or only a new formation.
+  std::string suspect_host;              // See controller::Options.
   io::Trace trace;
 };
 
 class Server {
  public:
-  // `loop` outlives it.
+  // Requires: `loop` outlives the server.
   Server(io::Loop& loop, Opened opened);
 
-  // Until the job has ended; the process's exit code. Whoever proves the membership to the listener
-  // has a link.
+  // Serves until the job has ended; returns the process's exit code. A process that proves its
+  // membership to the listener gets a link.
   int run(io::Listener& listener, io::Membership membership);
 
  private:
@@ -79,7 +79,7 @@ class Server {
   void note_in_trace(const controller::Note& note);
   void answered(controller::Link link);
   void send_answers();
-  controller::Answer next_answer(std::deque<controller::Answer>::iterator from);  // Takes it out.
+  controller::Answer next_answer(std::deque<controller::Answer>::iterator from);  // Removes it.
   void withdraw_answer(controller::Link link, const wire::Get& get);
   void stop_if_alone();
   void interrupted(int signal);
@@ -92,16 +92,16 @@ class Server {
   const AgentWatch agent_{settings_};
   io::JournalWriter journal_{loop_, std::move(opened_.journal),
                              [this](const auto& stores) { written(stores); }};
-  std::uint64_t to_store_ = 0;  // So many stores so far,
-  std::uint64_t stored_ = 0;    // and so many are durable.
+  std::uint64_t to_store_ = 0;  // Stores so far.
+  std::uint64_t stored_ = 0;    // Stores that are durable.
   struct Status {
     std::uint64_t to_store = 0;
     std::string json;
   };
-  std::map<controller::Link, Status> statuses_;  // The newest for each; not durable yet.
+  std::map<controller::Link, Status> statuses_;  // Held until what they tell is durable.
   controller::Machine machine_;
   RecoveryLog log_;
-  std::optional<RecoveryReport> late_;  // It is not known yet how its first rank died.
+  std::optional<RecoveryReport> late_;  // Held until it is known how its first rank died.
   std::deque<std::string> reports_;     // Lines of recoveries.jsonl, the newest last.
   std::map<controller::Link, std::shared_ptr<io::Connection>> links_;
   LocalWorkers by_hand_{opened_.directory};
@@ -111,18 +111,19 @@ class Server {
     std::uint64_t unsaid = 0;
     std::optional<Instant> said;
   };
-  std::map<std::string, Refusals> refused_;  // By their reason.
+  std::map<std::string, Refusals> refused_;  // By reason; "" for all that exceed kReasonsKept.
   TakenPlaces taken_;
   io::Loop::TimerId timer_ = io::Loop::TimerId::kNone;
   std::optional<Instant> timer_at_;
   bool under_tls_ = false;
   bool ended_ = false;
-  bool leaves_ = false;  // Once nobody is here.
+  bool leaves_ = false;  // Stops the loop once no link is left.
   std::optional<int> exit_code_;
-  std::deque<controller::Answer> answers_;                // Not sent.
-  std::map<const wire::KeyValue*, std::size_t> waiting_;  // How many of these each value is in.
-  std::size_t waiting_bytes_ = 0;                         // Of these values.
-  std::set<controller::Link> answering_;                  // Large ones are on their way to these.
+  std::deque<controller::Answer> answers_;  // Answers that wait to be sent.
+  // In how many of answers_ each value is.
+  std::map<const wire::KeyValue*, std::size_t> waiting_;
+  std::size_t waiting_bytes_ = 0;         // The size of these values, each counted once.
+  std::set<controller::Link> answering_;  // The links to which a large answer is on its way.
   bool answers_timer_ = false;
 };
 

@@ -71,7 +71,7 @@ class ServerTest : public testing::Test {
     }
     if (said_.size() >= awaited_) loop_.stop();
   }
-  // What they hear next.
+  // The next messages that the processes get.
   std::vector<std::string> heard(std::size_t words) {
     awaited_ = words;
     if (said_.size() < awaited_) loop_.run();

@@ -58,25 +58,11 @@ nlohmann::ordered_json describe(const controller::Member& member, Rank rank, Sta
           {"loss", std::isfinite(member.loss) ? nlohmann::ordered_json(member.loss) : nullptr}};
 }
 
-const char* in_words(wire::Verdict verdict) {
-  switch (verdict) {
-    case wire::Verdict::kEqual:
-      return "equal";
-    case wire::Verdict::kDiffers:
-      return "differs";
-    case wire::Verdict::kUncertain:
-      return "uncertain";
-    case wire::Verdict::kSkipped:
-      return "skipped";
-  }
-  return "unknown";
-}
-
 nlohmann::ordered_json describe(const wire::RehearsalState& rehearsal) {
   const bool made = rehearsal.version != kNoVersion;
   return {{"node_id", rehearsal.node_id},
           {"version", made ? nlohmann::ordered_json(rehearsal.version) : nullptr},
-          {"verdict", in_words(rehearsal.verdict)},
+          {"verdict", wire::name(rehearsal.verdict)},
           {"sentence", rehearsal.sentence}};
 }
 
@@ -110,7 +96,8 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
   }
   auto without_place = nlohmann::ordered_json::array();
   for (const auto& [who, waits, why] : seekers) {
-    if (waits && !machine.waits_for_place(who.node_id, who.pid)) continue;  // By now it has it.
+    // It has got its place since.
+    if (waits && !machine.waits_for_place(who.node_id, who.pid)) continue;
     without_place.push_back({{"node_id", who.node_id},
                              {"pid", who.pid},
                              {"host", who.host},

@@ -1,5 +1,6 @@
-// TakenPlaces: who asked for a place of the job that it can not have, or has to wait for, because
-// other processes have them. Each is named once, and so many at most: a restarted one comes anew.
+// TakenPlaces: the processes that asked for a place of the job while another process has it, and so
+// wait or were refused. Each is logged once, and kNamed of them at most, because a process that is
+// restarted again and again counts as a new one each time.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +21,15 @@ class TakenPlaces {
 
   struct Seeker {
     controller::Seeker who;
-    bool waits = false;  // Else it was refused.
+    bool waits = false;  // False: it was refused.
     std::string why;
   };
 
-  // A kTaken: what the log is to say, where this process was not named before.
+  // Takes in a kTaken. Returns the line to log; nullopt if this process was named before, or kNamed
+  // are.
   std::optional<std::string> note(const controller::Note& note);
 
-  // The newest that were named, the newest last. One that waited may have got its place since.
+  // The last kShown that were named, the newest last. One that waited may have got its place since.
   [[nodiscard]] const std::deque<Seeker>& newest() const { return newest_; }
 
  private:

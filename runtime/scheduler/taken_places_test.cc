@@ -41,7 +41,7 @@ TEST(TakenPlaces, SayWhoseTwinWaits) {
   EXPECT_TRUE(taken.newest().back().waits);
 }
 
-// One that is restarted without end fills neither the log nor the memory.
+// A process that is restarted without end fills neither the log nor the memory.
 TEST(TakenPlaces, AreNamedSoOftenAndNoMore) {
   TakenPlaces taken;
   std::size_t lines = 0;

@@ -2,21 +2,26 @@
 // are a pure function of (rank, step, parameters), so a run has one right result, bit for bit.
 //
 //   toy --steps N --out DIR [--optimizer sgd|momentum|adam|adamw] [--elements E] [--pause US]
-//       [--private own|same] [--hold STEP] [--forgets STEPS]
+//       [--private own|same] [--hold STEP] [--forgets STEPS] [--flips N] [--flips-of FILE]
 //
-// Its private bytes differ between the ranks, unless they are to be the same. Within step STEP it
-// waits until there is a file DIR/go.
-// After STEPS steps of a process its gradients are others: so a successor, which has made none,
-// goes on otherwise.
-// At the end every rank writes DIR/rank-<r>: version, position, parameters, moments, private bytes.
+// --private same: the private bytes are the same on all ranks; else they differ. --hold STEP:
+// within that step it waits until there is a file DIR/go. --forgets STEPS: after so many steps of a
+// process its gradients change, so a successor, which has made none, goes on with other ones.
+// --flips N: in every other step of rank 1 that is recorded for a rehearsal, N times, one bit of a
+// gradient is flipped, as by a processor that computes wrong; rank 1 adds the step to DIR/flips.
+// --flips-of FILE: rank 1 flips a bit in the steps that such a file names. At the end every rank
+// writes DIR/rank-<r>: version, position, parameters, moments, private bytes.
 #include <unistd.h>
 
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <numeric>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,10 +42,12 @@ struct Options {
   std::string out;
   arena::Optimizer optimizer = arena::Optimizer::kMomentum;
   std::uint64_t elements = 100'000;
-  unsigned pause_us = 0;  // In every step, in place of computing.
+  unsigned pause_us = 0;  // How long a step waits, in place of computing.
   bool same_private = false;
-  Version hold = 0;  // 0: none.
+  Version hold = 0;  // The step in which to wait; 0: none.
   Version forgets = 0;
+  int flips = 0;
+  std::string flips_of;
 };
 
 // Like a batch norm's running mean: depends on all steps so far and differs between ranks.
@@ -76,7 +83,10 @@ class Toy {
         session_(must(Session::open(
             worker,
             in_arena(layout(options), options.same_private ? Secrecy::kShared : Secrecy::kOwn, 0,
-                     prepare_arena(worker, layout(options)))))) {}
+                     prepare_arena(worker, layout(options)))))) {
+    std::ifstream flips(options.flips_of);
+    for (Version step = 0; flips >> step;) flips_.insert(step);
+  }
 
   void run() {
     while (must(session_->meet({})) == Met::kToFill) initialise();
@@ -97,7 +107,7 @@ class Toy {
     return layout;
   }
 
-  // Differs between ranks: those of one rank must win.
+  // Fills version 0 with other values on each rank: those of one rank must win.
   void initialise() {
     auto& arena = arena_of(*session_);
     const auto seed = static_cast<std::uint64_t>(session_->identity().rank);
@@ -136,6 +146,7 @@ class Toy {
     const Rank rank = session_->identity().rank;
     const bool sampled = session_->sample();
     const float more = options_.forgets != 0 && ++made_ > options_.forgets ? 0x1p-10F : 0;
+    const std::size_t flip = flips(n, sampled) ? n % 3 : 3;
     for (std::size_t k = 3; k-- > 0;) {
       const auto values = arena.parameter(k);
       const auto gradients = arena.gradient(k);
@@ -143,6 +154,7 @@ class Toy {
       for (std::size_t i = 0; i < values.size(); ++i) {
         gradients[i] = 0.1F * values[i] + 0.01F * draw(mix(seed + i)) + more;
       }
+      if (k == flip) flip_a_bit(gradients, n);
       if (sampled) session_->note(cat("gradient ", k), std::as_bytes(gradients));
       session_->reduce(gradients);
     }
@@ -164,6 +176,23 @@ class Toy {
     } else {
       current_ = after;
     }
+  }
+
+  bool flips(Version n, bool sampled) {
+    if (flips_.contains(n) && session_->identity().rank == 1) return true;
+    const bool is_right = !sampled || session_->rehearsal() != nullptr;
+    if (is_right || session_->identity().rank != 1) return false;
+    if (sampled_++ % 2 != 0 || sampled_ > 2 * options_.flips) return false;
+    std::ofstream(options_.out + "/flips", std::ios::app) << n << '\n';
+    return true;
+  }
+
+  static void flip_a_bit(std::span<float> gradients, Version n) {
+    float& one = gradients[derive(n, 1) % gradients.size()];
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &one, sizeof bits);
+    bits ^= std::uint32_t{1} << derive(n, 2) % 31;
+    std::memcpy(&one, &bits, sizeof bits);
   }
 
   void write_state() {
@@ -191,7 +220,9 @@ class Toy {
   const Options& options_;
   std::unique_ptr<Session> session_;
   Private current_;
-  Version made_ = 0;  // Steps of this process.
+  Version made_ = 0;  // Steps that this process has made.
+  int sampled_ = 0;   // Steps of it that were recorded.
+  std::set<Version> flips_;
 };
 
 Options parse(int argc, char** argv) {
@@ -211,6 +242,10 @@ Options parse(int argc, char** argv) {
       options.hold = std::stoull(value);
     else if (name == "--forgets")
       options.forgets = std::stoull(value);
+    else if (name == "--flips")
+      options.flips = std::stoi(value);
+    else if (name == "--flips-of")
+      options.flips_of = value;
     else if (name == "--pause")
       options.pause_us = static_cast<unsigned>(std::stoul(value));
     else if (name == "--optimizer") {

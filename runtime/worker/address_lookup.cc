@@ -11,7 +11,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Duration kPatience = 1s;
-constexpr Duration kFirst = 1ms;  // After so long it looks again, then after twice that, ...
+// From the first look to the second. Each further delay is twice as long, up to kLast.
+constexpr Duration kFirst = 1ms;
 constexpr Duration kLast = 64ms;
 
 }  // namespace
@@ -21,7 +22,7 @@ void AddressLookup::begin() {
   timer_ = loop_.after({}, [this] { look(kFirst, io::Loop::now() + kPatience); });
 }
 
-// The agent was told before this process, so it has left them by now or is about to.
+// The agent was told the addresses before this process, so it has written the file or is about to.
 void AddressLookup::look(Duration next, std::optional<Instant> overdue) {
   if (!handlers_.is_awaited()) return;
   const bool is_overdue = overdue && io::Loop::now() >= *overdue;

@@ -1,4 +1,5 @@
-// AddressLookup: a worker looks for what its agent leaves: where the other ranks are.
+// AddressLookup: finds the addresses of the other ranks, which this worker's agent leaves in a file
+// (runtime/jobs/addresses_file.h).
 #pragma once
 
 #include <functional>
@@ -12,23 +13,24 @@
 
 namespace holdfast::runtime {
 
-// All in the loop's thread. The loop calls it no more once it is gone.
+// Call it in the loop's thread only. Once it is destroyed, the loop does not call it any more.
 class AddressLookup {
  public:
   struct Handlers {
     std::function<bool()> is_awaited;
-    std::function<void(std::shared_ptr<const AddressBook>)> on_found;  // It may be another one.
+    // The book may not be the awaited one.
+    std::function<void(std::shared_ptr<const AddressBook>)> on_found;
     std::function<void()> on_overdue;
   };
-  // `loop` outlives it.
+  // Requires: `loop` outlives this.
   AddressLookup(io::Loop& loop, std::string directory, Handlers handlers)
       : loop_(loop), directory_(std::move(directory)), handlers_(std::move(handlers)) {}
   ~AddressLookup() { loop_.cancel(timer_); }
   AddressLookup(const AddressLookup&) = delete;
   AddressLookup& operator=(const AddressLookup&) = delete;
 
-  // Looks until none is awaited, at once and then ever more rarely. Says once, after a second, that
-  // it is overdue. When it looks already, it begins anew.
+  // Looks at once, and then ever more rarely, until is_awaited() is false. Calls on_overdue() once,
+  // after a second. If it looks already, it starts over.
   void begin();
 
  private:

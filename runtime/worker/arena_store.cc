@@ -52,10 +52,10 @@ Result<StateFile> state_file(const std::string& path, Version version,
 struct Privacy {
   Secrecy secrecy = Secrecy::kShared;
   std::uint64_t common_bytes = 0;
-  std::uint64_t private_bytes = 0;  // Of the layout.
+  std::uint64_t private_bytes = 0;  // All private bytes of the layout.
 
-  // How many of the first private bytes of a version come along from any rank. A plan has a holder
-  // for the others of a rank that has lost them.
+  // How many of the first private bytes of a version are copied from any rank. A rank that has lost
+  // the others gets them from its holder.
   [[nodiscard]] std::uint64_t shared_bytes(Version version) const {
     if (secrecy == Secrecy::kOwn) return version == 0 ? 0 : common_bytes;
     return secrecy == Secrecy::kShared || version == 0 ? private_bytes : 0;
@@ -134,7 +134,8 @@ class ArenaStore final : public StateStore {
     if (!departure) return departure.error();
     const auto there = os::map_file(departure->file, os::Access::kRead, arena_.path());
     if (!there) return there.error();
-    // This file, the arena of whoever reads it, and as much for everybody else.
+    // Room for this file, for the arena of the process that reads it, and as much again for all
+    // others.
     if (os::free_bytes(identity_.directory) < 4 * departure->file.bytes) {
       return Error{Blame::kWorld, cat("there is too little room for a copy of ", arena_.path())};
     }
@@ -186,7 +187,7 @@ class ArenaStore final : public StateStore {
     }
     if (found != held_.end()) held_.erase(found);
     const std::string path = path_of_held(identity_, ward, identity_.rank);
-    ::unlink(path.c_str());  // Whatever lies there.
+    ::unlink(path.c_str());  // Removes whatever lies there.
     auto made =
         arena::Arena::open(path, arena::Layout::held_for(ward, bytes), identity_.run_id, nullptr);
     if (!made) return made.error();
@@ -232,8 +233,8 @@ class ArenaStore final : public StateStore {
     return arrival.end();
   }
 
-  // Takes one file from another host. Its head is checked before the digest is known: a first
-  // refusal may be damage on the way.
+  // Receives one file from another host. The arrival checks the file's head before its digest is
+  // known, so a first refusal may be due to damage on the way, and is tried again.
   class Sink final : public StateSink {
    public:
     Sink(arena::Arrival& arrival, From from, std::string name)
@@ -254,7 +255,7 @@ class ArenaStore final : public StateStore {
       refused_ += seen ? 0 : kMostRefused;
       return seen;
     }
-    // What came was not what is expected: no further try would change that.
+    // The file is not what the arrival expects, and no further try would change that.
     [[nodiscard]] bool has_refused() const { return refused_ >= kMostRefused; }
 
    private:
@@ -264,13 +265,13 @@ class ArenaStore final : public StateStore {
     int refused_ = 0;
   };
 
-  // What its predecessor held for others.
+  // Opens what this rank's predecessor held for other ranks.
   void open_held() {
     const std::string mine = cat(".held-by-", identity_.rank);
     for (const std::string& name : os::names_in(identity_.directory)) {
       if (!name.starts_with("rank-") || !name.ends_with(mine)) continue;
       auto held = arena::Arena::open_held(cat(identity_.directory, '/', name), identity_.run_id);
-      if (!held) continue;  // Of another run, or damaged: nothing is held then.
+      if (!held) continue;  // The file is of another run, or damaged, and counts for nothing.
       const Rank ward = held->layout().ward;
       if (path_of_held(identity_, ward, identity_.rank) != held->path()) continue;
       held_.emplace(ward, *std::move(held));
@@ -281,8 +282,8 @@ class ArenaStore final : public StateStore {
     for (auto& [ward, held] : held_) held.settle(arena_.version());
   }
 
-  // What `rank` has at `source`. Tries again until it comes, or is wanted no more. Its host may be
-  // lost: then this repair is stopped.
+  // Fetches the state of `rank` from `source`. Tries again until it has come, replacement_timeout
+  // has passed, or the repair is stopped, as it is if the source's host is lost.
   [[nodiscard]] Status fetch(const wire::Location& source, Rank rank, Version version, Sink& sink) {
     Neighbours& neighbours = worker_.neighbours();
     const Instant end = io::Loop::now() + worker_.settings().replacement_timeout;
@@ -302,10 +303,10 @@ class ArenaStore final : public StateStore {
   std::map<Rank, arena::Arena> held_;  // By ward.
 };
 
-// A world of its own has its arena for itself.
+// Waits for the arena's former owner. A process that trains alone has no such owner.
 Status take(Worker& worker, const std::string& path) {
   if (worker.solo()) return {};
-  // Its predecessor's threads mostly need a moment only, to get a processor to die on.
+  // Short pauses: the predecessor's threads mostly need only a moment to get a core to exit on.
   const auto pause = [&worker, wait = Duration(100us)]() mutable -> Status {
     return worker.pause(std::exchange(wait, std::min<Duration>(2 * wait, 2ms)));
   };
@@ -317,7 +318,7 @@ Status take(Worker& worker, const std::string& path) {
 OpenStore in_arena(arena::Layout layout, Secrecy secrecy, std::uint64_t common_bytes,
                    std::unique_ptr<os::Unnamed> prepared) {
   const Privacy privacy{secrecy, common_bytes, layout.private_bytes};
-  // std::function wants what can be copied.
+  // A std::function must be copyable, and a unique_ptr is not.
   const auto shared = std::make_shared<std::unique_ptr<os::Unnamed>>(std::move(prepared));
   return [layout = std::move(layout), privacy, shared](
              Worker& worker, const Identity& identity) -> Result<std::unique_ptr<StateStore>> {
@@ -335,7 +336,7 @@ std::unique_ptr<os::Unnamed> prepare_arena(const Worker& worker, const arena::La
   const auto folder = os::runtime_directory(worker.settings().job);
   if (!folder) return nullptr;
   for (const std::string& name : os::names_in(*folder)) {
-    // Its ranks were elsewhere meanwhile: what is left of them needs the room.
+    // This host's ranks have been on another host since: the arenas left of them need the room.
     if (name.starts_with("rank-") && name.ends_with(".arena")) return nullptr;
   }
   auto made = os::make_unnamed_file(*folder, layout.file_bytes());

@@ -9,23 +9,23 @@
 
 namespace holdfast::runtime {
 
-// What becomes of private bytes where a rank has to take its state from another.
+// What happens to private bytes when a rank receives its state from another rank.
 enum class Secrecy : std::uint8_t {
-  kShared,  // They come along: version 0 is rank 0's on all ranks.
-  kOwn,     // Nobody else has them: version 0 is each rank's own, a later one can not be replaced.
-  kOwnLater,  // Version 0 is rank 0's on all ranks; a later one is each rank's own.
+  kShared,  // They are copied, too: version 0 is rank 0's on all ranks.
+  kOwn,  // Not copied: version 0 is each rank's own; only the rank and its holder have a later one.
+  kOwnLater,  // Version 0 is rank 0's on all ranks; a later one is as with kOwn.
 };
 
-// For Session::open: this rank's arena in the job's folder. So many private bytes, from the first
-// on, are not its own: from version 1 on they are the same on all ranks, where Secrecy is kOwn.
-// Waits until none of its predecessor's threads can write to it (ownership.h). Errors: those of
-// Arena::open. `prepared`: as of Arena::open.
+// For Session::open: opens this rank's arena in the job's folder, once no thread of the rank's
+// predecessor can write to it (ownership.h). `common_bytes`, for kOwn: so many of the first private
+// bytes are the same on all ranks from version 1 on. `prepared`: see Arena::open. Errors: those of
+// take_ownership() and Arena::open.
 [[nodiscard]] OpenStore in_arena(arena::Layout layout, Secrecy secrecy = Secrecy::kShared,
                                  std::uint64_t common_bytes = 0,
                                  std::unique_ptr<os::Unnamed> prepared = nullptr);
 
-// For in_arena(), of a spare that waits and is to prepare (HOLDFAST_PREPARE): the memory of a new
-// arena, which takes long to get. Null: this is none, or there is no room for it now.
+// Memory for a new arena, which takes long to get: the `prepared` of in_arena(). Null: this process
+// is no waiting spare that is to prepare (HOLDFAST_PREPARE), or there is no room now.
 [[nodiscard]] std::unique_ptr<os::Unnamed> prepare_arena(const Worker& worker,
                                                          const arena::Layout& layout);
 

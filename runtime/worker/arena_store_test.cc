@@ -20,8 +20,8 @@ arena::Layout layout() {
   return layout;
 }
 
-// The state comes, but not what only the rank itself had. Where no rank has a state any more, all
-// begin at version 0, whose moments nobody fills.
+// The common part of the state is copied, but not what only the rank itself had. If then no rank
+// has a state any more, all begin at version 0, whose moments no program fills.
 TEST(ArenaStore, LeavesNothingOfACopyThatFailed) {
   const char* const nothing[] = {nullptr};
   const auto settings = config::from_environment(nothing);

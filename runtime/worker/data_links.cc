@@ -32,12 +32,13 @@ using Clock = std::chrono::steady_clock;
 using What = PeerHello::What;
 
 constexpr Duration kHelloLimit = 5s;
-constexpr Duration kOneTry = 10s;  // Then the host is called anew: it may be another one by now.
+// Then the endpoint is looked up anew: the peer may be elsewhere by now.
+constexpr Duration kOneTry = 10s;
 constexpr Duration kFirstDelay = 20ms;
 constexpr Duration kLastDelay = 500ms;
 constexpr Duration kBetweenComplaints = 10s;
-constexpr std::size_t kMostWaiting = 4096;  // Streams that nobody here has asked for yet.
-constexpr std::size_t kMostNamed = 8;       // Peers, in an error.
+constexpr std::size_t kMostWaiting = 4096;  // Streams that no call here has asked for yet.
+constexpr std::size_t kMostNamed = 8;       // Peers that an error names.
 
 class StreamLink final : public Link {
  public:
@@ -53,7 +54,7 @@ class StreamLink final : public Link {
   }
   [[nodiscard]] bool is_duplex() const override { return duplex_; }
   [[nodiscard]] int descriptor() const override { return stream_.descriptor(); }
-  // Of the socket alone: OpenSSL's part belongs to the thread that moves bytes.
+  // Cuts only the socket: OpenSSL's part belongs to the thread that moves bytes.
   void cut() override { stream_.cut(); }
 
  private:
@@ -84,7 +85,7 @@ bool is_over(const io::PeerStream& stream) {
   return ::poll(&one, 1, 0) > 0;
 }
 
-// A few bytes on a stream on which nothing was said yet: the kernel has room for them.
+// Sends the first few bytes on a new stream. The kernel has room for them, so no write has to wait.
 Status say_first(io::PeerStream& to, std::string_view bytes) {
   while (!bytes.empty()) {
     const auto [outcome, count] = to.stream().write(bytes);
@@ -96,7 +97,7 @@ Status say_first(io::PeerStream& to, std::string_view bytes) {
   return {};
 }
 
-// As many as this process can have, beside all else.
+// How many streams may wait here: at most a quarter of the descriptors that this process may have.
 std::size_t room_for_waiting() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMostWaiting;
@@ -107,7 +108,7 @@ std::size_t room_for_waiting() {
 struct Slot {
   Wanted wanted;
   std::optional<io::PeerStream> stream;
-  std::string why;  // Not yet: of the last try.
+  std::string why;  // Why the last try failed.
   Duration delay = kFirstDelay;
 };
 
@@ -118,10 +119,10 @@ struct Request {
   collective::Links::Deadline deadline;
   std::vector<Slot> slots;
   std::size_t missing = 0;
-  bool over = false;  // Nobody waits any more.
+  bool over = false;  // make() does not wait for it any more.
 };
 
-// What has come before it was asked for.
+// A stream that has come before a call asked for it.
 struct Waiting {
   PeerHello hello;
   io::PeerStream stream;
@@ -161,7 +162,8 @@ struct DataLinks::Impl {
   [[nodiscard]] std::string endpoint_of(Rank rank) const;
   [[nodiscard]] Error why_missing(const Request& request, Duration waited) const;
 
-  // Counts a call as long as it lives, and ends it with this object.
+  // Counts a call of another thread as long as it lives. The token stops when the caller's does, or
+  // when this object is being destroyed.
   class Call {
    public:
     Call(Impl& impl, const std::stop_token& cancel)
@@ -205,7 +207,7 @@ struct DataLinks::Impl {
   std::optional<std::uint64_t> run_id;  // Once set_peers() was called.
   Rank me = kNoRank;
   std::vector<std::string> endpoints;
-  std::map<std::string, Generation> newest;  // By group.
+  std::map<std::string, Generation> newest;  // The newest generation of each group.
   std::list<std::shared_ptr<Request>> requests;
   std::list<Waiting> waiting;  // The oldest first; no two with the same hello.
 
@@ -293,7 +295,7 @@ void DataLinks::Impl::reached(const std::shared_ptr<Request>& request, std::size
   slot.delay = std::min(2 * slot.delay, kLastDelay);
 }
 
-// Strangers can not fill a log.
+// Logs one refusal in kBetweenComplaints at most, so that strangers can not fill the log.
 void DataLinks::Impl::refused(const std::string& peer, const std::string& why) {
   ++unsaid;
   if (complained && io::Loop::now() - *complained < kBetweenComplaints) return;
@@ -306,7 +308,7 @@ void DataLinks::Impl::refused(const std::string& peer, const std::string& why) {
 
 // ---- Under the mutex ----------------------------------------------------------------------------
 
-// "": it may be.
+// Why a stream with this hello is refused; "": it is not.
 std::string DataLinks::Impl::why_none_of_ours(const PeerHello& hello) const {
   const bool is_state = hello.what == What::kState;
   if (!run_id) return is_state ? "which run of the job this is is not known here yet" : "";
@@ -329,7 +331,7 @@ bool DataLinks::Impl::fits(const Request& request, const Slot& slot, const PeerH
          request.group == hello.group;
 }
 
-// False: nobody waits for it.
+// Gives the stream to the request that waits for it. False: none does.
 bool DataLinks::Impl::give(Waiting& arrived) {
   for (const auto& request : requests) {
     for (auto& slot : request->slots) {
@@ -342,7 +344,7 @@ bool DataLinks::Impl::give(Waiting& arrived) {
 }
 
 void DataLinks::Impl::keep(Waiting arrived) {
-  // Its sender has given the former one up.
+  // A former stream with the same hello is one that its sender has given up.
   std::erase_if(waiting, [&](const auto& one) { return one.hello == arrived.hello; });
   if (waiting.size() >= room) waiting.pop_front();
   waiting.push_back(std::move(arrived));
@@ -362,7 +364,7 @@ void DataLinks::Impl::claim(Request& request) {
   }
 }
 
-// A second one for the same slot: its peer has given the first up.
+// A second stream for a slot replaces the first one, which the peer has given up.
 void DataLinks::Impl::fill(Request& request, Slot& slot, io::PeerStream stream) {
   if (!slot.stream) --request.missing;
   slot.stream = std::move(stream);
@@ -458,7 +460,7 @@ void DataLinks::set_peers(std::uint64_t run_id, Rank me, std::vector<std::string
       return is_over(one.stream) || !impl_->why_none_of_ours(one.hello).empty();
     });
   }
-  // The token may be another one by now.
+  // The token may have changed.
   impl_->loop.post([impl = impl_.get()] {
     if (auto membership = impl->options.membership()) impl->serve(*std::move(membership));
   });
@@ -494,7 +496,9 @@ Result<std::vector<std::unique_ptr<Link>>> DataLinks::make(const std::string& gr
       impl.changed.wait_until(lock, call.token(), deadline, [&] { return request->missing == 0; });
   request->over = true;
   impl.requests.remove(request);
-  if (!made) {  // What is under way may hold the request longer than the peers should wait.
+  // Closes the streams: a try under way may keep the request alive for longer than peers should
+  // wait.
+  if (!made) {
     auto why = impl.why_missing(*request, Clock::now() - began);
     if (call.token().stop_requested()) {
       why.what = cat("the links to other hosts were given up: ", why.what);

@@ -4,7 +4,8 @@
 //
 // It has a thread of its own: handshakes under TLS take milliseconds each, and come many at a time
 // when a group forms; the worker's control loop has heartbeats to send meanwhile. The thread sleeps
-// otherwise. What is made belongs to the caller's threads alone, and outlasts this object.
+// otherwise. A link that make() returns belongs to the caller's threads alone, and outlasts this
+// object.
 #pragma once
 
 #include <cstddef>
@@ -24,19 +25,22 @@
 
 namespace holdfast::runtime {
 
-// Any thread. A forked child has none of its threads: there it may be destroyed, and no more.
+// Any thread. A forked child, which has none of its threads, may only destroy it.
 class DataLinks final : public collective::Links {
  public:
   struct Options {
-    // This host's, as the others reach it: numeric, any free port is taken. None of "0.0.0.0".
+    // This host's numeric address, as the others reach it, and not "0.0.0.0". Any free port is
+    // taken.
     std::string address;
-    // What this worker proves itself by, of kind kPeer: membership_of(settings, kPeer). Called in
-    // any thread, before each try. Under TLS it has a client's context.
+    // Makes the membership by which this worker proves itself, of kind kPeer:
+    // membership_of(settings, kPeer). Called in any thread, before each try. Under TLS it has a
+    // client's context.
     std::function<Result<io::Membership>()> membership;
-    // What nobody asks for is said by it, in the thread of this object. Null: on stderr.
+    // Logs what no call can report (refused streams), in the thread of this object. Null: to
+    // stderr.
     std::function<void(const std::string&)> say = nullptr;
     io::Door door = {};
-    // In which a state's bytes have to move, and a peer has to answer that is asked for one.
+    // How long a peer may take to answer when asked for a state, and how long its bytes may pause.
     Duration patience = std::chrono::seconds(15);
   };
 
@@ -45,17 +49,17 @@ class DataLinks final : public collective::Links {
   // Ends all calls under way, with an error, and waits for them.
   ~DataLinks() override;
 
-  // Where it listens, for the others: "10.0.0.3:40123", "[fd00::3]:40123".
+  // Where this worker listens, for the others: "10.0.0.3:40123", "[fd00::3]:40123".
   [[nodiscard]] const std::string& endpoint() const;
 
-  // Who the others are: by rank in the world, this one's own among them; "": it is not known yet.
-  // Replaced whole, also while links are being made: each further try takes the new ones. Streams
-  // that wait here and are of another run or for another rank are closed.
+  // `endpoints`: those of all ranks of the world, by rank, with this one's own; "": not known yet.
+  // Replaces all former ones, also while links are being made: each further try uses the new ones.
+  // Closes the streams that wait here and are of another run or for another rank.
   void set_peers(std::uint64_t run_id, Rank me, std::vector<std::string> endpoints);
 
-  // Requires: set_peers() was called. A peer that does not listen yet is tried again until the
-  // deadline. Links of a generation older than this group's newest here are made no more; what
-  // comes for one is closed. Each of `wanted` is of another peer or channel.
+  // Requires: set_peers() was called; no two of `wanted` have the same peer and channel. A peer
+  // that does not listen yet is tried again until the deadline. Fails for a generation older than
+  // the group's newest one here; a stream that comes for such a generation is closed.
   //
   // Under TLS bytes may have come that poll() does not know of, also before the first read: read a
   // Link until it wants to read, and only then poll() its descriptor.
@@ -63,11 +67,11 @@ class DataLinks final : public collective::Links {
       const std::string& group, Generation generation, std::span<const collective::Wanted> wanted,
       Deadline deadline, const std::stop_token& cancel) override;
 
-  // Whose states the others can have from here; null: nobody's.
+  // Sets the states that other workers can fetch from here; null: none.
   void serve_state(StateServer::StateOf state_of);
-  // Has that worker send the state of `rank` at `version` to `sink` (receive_state()). One try.
-  // Errors: `cancel`; it can not be reached, has no such state, or sends nothing for as long as
-  // `patience`; those of the sink.
+  // Has the worker at `endpoint` send the state of `rank` at `version` to `sink` (receive_state()).
+  // One try. Errors: `cancel`; the worker can not be reached, has no such state, or sends nothing
+  // for `patience`; those of the sink.
   [[nodiscard]] Status fetch_state(const std::string& endpoint, Rank rank, Version version,
                                    StateSink& sink, const std::stop_token& cancel);
 

@@ -1,5 +1,5 @@
-// Workers of one job reach each other, in the clear and under TLS: whoever is late is waited for,
-// whoever is wrong is not heard, and every wait ends.
+// DataLinks, in the clear and under TLS: late peers are waited for, wrong ones are refused, and
+// every wait ends.
 #include "runtime/worker/data_links.h"
 
 #include <fcntl.h>
@@ -34,7 +34,8 @@ using Made = Result<std::vector<std::unique_ptr<Link>>>;
 constexpr std::uint64_t kRun = 77;
 constexpr auto kLong = 60s;
 
-// All, or as many as move until the link is over. `move`: of the bytes from so many on.
+// Moves `bytes` bytes, or as many as move until the link is over. `move(done)` moves those after
+// the first `done`.
 template <class Move>
 std::size_t move_all(Link& link, std::size_t bytes, const Move& move) {
   std::size_t done = 0;
@@ -69,7 +70,7 @@ char hear(Link& link) {
   return static_cast<char>(byte[0]);
 }
 
-// What is said of who is refused.
+// What is logged about refused peers.
 class Log {
  public:
   void add(const std::string& text) {
@@ -127,7 +128,7 @@ class DataLinksTest : public testing::TestWithParam<bool> {
     return {std::move((*left)[0]), std::move((*right)[0])};
   }
 
-  // Rank 0 makes two links, and one is there; nobody comes for the other.
+  // Rank 0 makes two links: the peer of one has come, and that of the other does not.
   [[nodiscard]] std::future<Made> make_half(std::stop_token cancel) {
     auto making = make(0, {{.peer = 1, .connects = true}, {.peer = 1, .channel = 1}}, 1, "", 1h,
                        std::move(cancel));
@@ -233,7 +234,7 @@ TEST_P(DataLinksTest, EachGenerationHasItsOwn) {
 
 TEST_P(DataLinksTest, APeerThatBeginsLaterIsWaitedFor) {
   start(1);
-  // Where it will listen is known before it does.
+  // The peer's endpoint is known before it listens there.
   auto late = DataLinks::start(options());
   ASSERT_TRUE(late);
   const auto gone = (*late)->endpoint();
@@ -245,7 +246,7 @@ TEST_P(DataLinksTest, APeerThatBeginsLaterIsWaitedFor) {
   workers_.push_back(*DataLinks::start(options()));
   endpoints_[1] = workers_[1]->endpoint();
   introduce(0);
-  // It is called before it knows who it is.
+  // The link comes before the peer knows its own rank.
   const auto left = one.get();
   ASSERT_TRUE(left) << left.error().what;
   say(*(*left)[0], 'x');
@@ -310,11 +311,12 @@ TEST_P(DataLinksTest, LinksOutlastTheirMaker) {
 
 TEST_P(DataLinksTest, AnotherTokenIsRefused) {
   start(1);
-  std::atomic<int> tries = -2;  // That it starts, and hears of its peers, is none.
+  // start() and set_peers() call `membership` once each; these are no tries.
+  std::atomic<int> tries = -2;
   std::promise<void> tried;
   auto wrong = options("another token");
   wrong.membership = [&, of = wrong.membership] {
-    if (++tries == 2) tried.set_value();  // So the first has failed.
+    if (++tries == 2) tried.set_value();  // The second try: so the first one has failed.
     return of();
   };
   auto worker = *DataLinks::start(std::move(wrong));
@@ -333,7 +335,7 @@ TEST_P(DataLinksTest, AnotherTokenIsRefused) {
   EXPECT_TRUE(log_.comes("another token"));
 }
 
-// The link seems to be there to who has connected. It is over when it is used.
+// To the rank that has connected, the link seems to be there. It is over when it is used.
 TEST_P(DataLinksTest, AnotherRunIsNotHeard) {
   start(2);
   workers_[1]->set_peers(kRun + 1, 1, endpoints_);
@@ -368,7 +370,7 @@ TEST_P(DataLinksTest, AnOlderGenerationIsNotHeard) {
       << "each group has generations of its own";
 }
 
-// Who came, and gave up before it was asked for, is not taken for one who is there.
+// A peer that came, and gave up before a call asked for it, is not taken for one that is there.
 TEST_P(DataLinksTest, WhoHasGivenUpMeanwhileIsNotTaken) {
   start(2);
   {
@@ -385,7 +387,7 @@ TEST_P(DataLinksTest, WhoHasGivenUpMeanwhileIsNotTaken) {
   EXPECT_EQ(hear(*(*here)[0]), 'y');
 }
 
-// As few descriptors as are lent to streams that nobody has asked for: the oldest one goes.
+// Few descriptors are left for streams that no call has asked for: the oldest stream is closed.
 TEST_P(DataLinksTest, WhatNobodyAsksForHasABound) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -476,7 +478,7 @@ TEST_P(StateOverLinksTest, ComesAsItIs) {
   EXPECT_FALSE(copy_.is_whole);
 }
 
-// More than are sent at once: the others wait in line.
+// More states than are sent at once: the others wait for their turn.
 TEST_P(StateOverLinksTest, ManyAtATimeAllGetIt) {
   start(2);
   std::atomic<std::size_t> now = 0;
@@ -523,7 +525,7 @@ TEST_P(StateOverLinksTest, ASenderThatEndsMeanwhileLeavesNothing) {
   std::thread end([&] { workers_[0].reset(); });
   go_on.set_value();
   end.join();
-  // It was sent whole before the end, or it is not there.
+  // The state was sent whole before the end, or it has not come.
   const auto status = fetched.get();
   EXPECT_EQ(status.has_value(), copy_.is_whole);
 }
@@ -543,7 +545,7 @@ TEST_P(StateOverLinksTest, ACancelEndsIt) {
   EXPECT_FALSE(fetched.get());
   EXPECT_FALSE(copy_.is_whole);
   go_on.set_value();
-  workers_.clear();  // And with it the thread that has waited.
+  workers_.clear();  // Ends the thread that has waited, too.
 }
 
 TEST_P(StateOverLinksTest, AnotherRunGetsNone) {

@@ -25,18 +25,21 @@ namespace holdfast::runtime {
 namespace {
 
 using namespace std::chrono_literals;
-// Of a Get: whether it was found, and what. Of a Put: whether it is set, and only the version.
+// To a Get: whether a value was found, and which. To a Put: whether the value was set, and the
+// key's version (only that is set in `pair`).
 struct Reply {
   bool yes = false;
   wire::KeyValue pair;
 };
 
-// The scheduler hangs up on whoever waits for more. Some of those are watches.
+// The most calls that wait at a time. The scheduler hangs up on a process with more than
+// kMaxUnanswered requests, of which 100 are left for watches.
 constexpr std::size_t kMaxOpen = controller::kMaxUnanswered - 100;
-constexpr Duration kBetweenLooks = 20ms;  // Whether a caller gives up.
-constexpr Duration kMargin = 1s;  // From the link's limit to ours, which a silent scheduler meets.
+constexpr Duration kBetweenLooks = 20ms;  // Between two calls of gives_up().
+// How much longer than the link itself a call waits, for a scheduler that is connected but silent.
+constexpr Duration kMargin = 1s;
 
-// Where one thread waits for an answer. It may have given up when that comes.
+// Where one thread waits for an answer. The thread may have given up when the answer comes.
 struct Wait {
   std::mutex mutex;
   std::condition_variable changed;
@@ -47,7 +50,7 @@ struct Wait {
     result = std::move(given);
     changed.notify_all();
   }
-  // Nothing: `limit` has passed, or the caller gives up.
+  // nullopt: `limit` has passed, or the caller gives up.
   std::optional<Result<Reply>> wait(Duration limit,
                                     const std::function<bool()>& gives_up = nullptr) {
     using Clock = std::chrono::steady_clock;
@@ -72,7 +75,7 @@ struct KeyValues::Client {
   struct Request {
     wire::Message message;
     std::function<void(Result<Reply>)> answer;
-    bool outlasts_silence = false;  // Only an answer and the job's end are the end of it.
+    bool outlasts_silence = false;  // Ends only by an answer or the job's end.
   };
 
   explicit Client(const config::Settings& settings)
@@ -105,7 +108,7 @@ struct KeyValues::Client {
   // The loop's thread only.
   io::Loop loop;
   SchedulerLink link;
-  std::map<std::uint64_t, Request> open;  // Not answered.
+  std::map<std::uint64_t, Request> open;  // Those without an answer.
   std::optional<Error> over;
 
   std::thread thread;  // Last: it uses all above.
@@ -174,11 +177,12 @@ KeyValues::KeyValues(config::Settings settings)
     : settings_(std::move(settings)), owner_(::getpid()), writer_(os::random_bits() | 1U) {}
 
 KeyValues::~KeyValues() {
-  if (owner_ != ::getpid()) (void)client_.release();  // A forked child has not its thread.
+  // A forked child does not have the client's thread.
+  if (owner_ != ::getpid()) (void)client_.release();
 }
 
 Result<KeyValues::Client*> KeyValues::client() try {
-  if (owner_ != ::getpid()) {  // The mutex may be held for ever.
+  if (owner_ != ::getpid()) {  // In the child, the mutex may be held for ever.
     return Error{Blame::kUser, "a forked child can not use the key-values of its parent's job"};
   }
   const std::lock_guard lock(mutex_);
@@ -195,7 +199,8 @@ Status KeyValues::put(const std::string& key, const std::string& value) {
 
 Result<KeyValues::Written> KeyValues::set(const std::string& key, const std::string& value,
                                           wire::KeyVersion expected) {
-  if (const auto usable = client(); !usable) return usable.error();  // Also before the mutex.
+  // First: a forked child must not take the lock.
+  if (const auto usable = client(); !usable) return usable.error();
   const std::lock_guard turn(turns_);
   return write({.id = 0, .key = key, .value = value, .expected = expected, .writer = writer_});
 }

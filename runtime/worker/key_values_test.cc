@@ -42,7 +42,7 @@ class KeyValuesTest : public ::testing::Test {
     return s;
   }
 
-  // One by hand. `again`: it takes its journal back, and would be followed by another.
+  // Starts a scheduler as by hand. `again`: it takes its journal back, and can be restarted.
   void start_scheduler(bool again = true) {
     os::SpawnOptions options;
     options.argv = {TOY};
@@ -102,7 +102,7 @@ TEST_F(KeyValuesTest, NobodyElseSeesWhatARehearsalWrites) {
   other.rehearse = 0;
   KeyValues rehearsal(other);
   ASSERT_TRUE(member.put("a", "1"));
-  ASSERT_TRUE(rehearsal.put("a", "2"));  // It has a value for good.
+  ASSERT_TRUE(rehearsal.put("a", "2"));  // No change: the key has a value already.
   ASSERT_TRUE(rehearsal.put("b", "3"));
   const auto set = rehearsal.set("a", "4", 1);
   ASSERT_TRUE(set && set->is_set);
@@ -117,7 +117,8 @@ TEST_F(KeyValuesTest, NobodyElseSeesWhatARehearsalWrites) {
 TEST_F(KeyValuesTest, ChangesOfTwoProcessesAreAllMadeThoughTheSchedulerDies) {
   start_scheduler();
   constexpr int kEach = 60;
-  // Each adds one letter to the value, as often as it takes until it meets the expected version.
+  // Each thread adds letters to the value, one by one; each time it tries until it meets the
+  // expected version.
   const auto add_all = [&](const std::string& letter) {
     KeyValues values(settings());
     for (int added = 0; added < kEach;) {
@@ -135,7 +136,8 @@ TEST_F(KeyValuesTest, ChangesOfTwoProcessesAreAllMadeThoughTheSchedulerDies) {
   std::thread one([&] { add_all("x"); });
   std::thread other([&] { add_all("y"); });
   KeyValues third(settings());
-  for (const wire::KeyVersion seen : {20U, 50U, 80U}) {  // Killed in the midst of it.
+  // Versions after which the scheduler is killed.
+  for (const wire::KeyVersion seen : {20U, 50U, 80U}) {
     const auto newer = third.get({"a"}, kLong, seen);
     ASSERT_TRUE(newer && *newer);
     EXPECT_GT((*newer)->version, seen);
@@ -164,10 +166,11 @@ TEST_F(KeyValuesTest, WhoGivesUpDoesNotWait) {
 TEST_F(KeyValuesTest, TheSchedulersDeathIsOutlasted) {
   KeyValues values(settings());
   auto early = std::async(std::launch::async, [&] { return values.put("a", "1"); });
-  start_scheduler();  // Later than it is asked for.
+  start_scheduler();  // After put() was called.
   ASSERT_TRUE(early.get());
   auto waits = std::async(std::launch::async, [&] { return values.get({"b"}, kLong); });
-  EXPECT_EQ(value_of(values.get({"b"}, 1ms)), "nothing");  // The other one is there by now, too.
+  // By now the scheduler has the other get(), too.
+  EXPECT_EQ(value_of(values.get({"b"}, 1ms)), "nothing");
   end_scheduler(SIGKILL);
   start_scheduler();
   EXPECT_EQ(value_of(values.get({"a"}, {})), "a=1") << "it was durable";
@@ -182,7 +185,7 @@ TEST_F(KeyValuesTest, AWaitOutlastsEveryDeathThatIsShorterThanTheTimeout) {
   KeyValues values(settings(kPatience));
   KeyValues other(settings());
   auto waits = std::async(std::launch::async, [&] { return values.get({"b"}, kLong); });
-  // It is told of nothing before the first death, which comes later than the timeout.
+  // The get() is answered by nothing before the first death, which comes later than the timeout.
   EXPECT_EQ(value_of(other.get({"none"}, kPatience + 500ms)), "nothing");
   for (const std::string key : {"first", "second"}) {
     std::promise<void> seen;
@@ -202,7 +205,7 @@ TEST_F(KeyValuesTest, ALongerOneEndsAGetButNoWatch) {
   std::promise<void> seen;
   values.watch("a", [&] { seen.set_value(); });
   auto waits = std::async(std::launch::async, [&] { return values.get({"b"}, kLong); });
-  EXPECT_EQ(value_of(values.get({"b"}, {})), "nothing");  // There is a connection by now.
+  EXPECT_EQ(value_of(values.get({"b"}, {})), "nothing");  // After this there is a connection.
   end_scheduler(SIGKILL);
   EXPECT_NE(value_of(waits.get()).find("within 0.5 s"), std::string::npos);
   start_scheduler();

@@ -35,7 +35,7 @@ Result<std::unique_ptr<LifelineHolder>> LifelineHolder::start(const config::Sett
   return holder;
 }
 
-// `settings` live until the phase is kHolding, and no longer.
+// Runs in the thread. `settings` live until the phase is kHolding, and no longer.
 void LifelineHolder::hold(const config::Settings& settings) {
   thread_id_ = ::gettid();
   take_short_slice();
@@ -80,7 +80,8 @@ std::unique_ptr<LifelineHolder>& held_lifeline() {
   return holder;
 }
 
-// The training thread lets go of it; the other one may note in it just then.
+// Guards held_lifeline(): the training thread may let go of it while the control thread notes
+// something.
 static std::mutex& lifeline_mutex() {
   static std::mutex mutex;
   return mutex;

@@ -27,10 +27,10 @@ class LifelineHolder {
   // Takes the short slice. An idle process (a spare) can not have it, so call this again when it is
   // no longer idle.
   void take_short_slice() const;
-  // This process has made the step: its agent reads so after its end.
+  // Records that this process has made the step; its agent reads that after the process's end.
   void note(Version version) const;
-  void note_ready() const;         // It is a spare, and waits for its place.
-  void note_end(bool well) const;  // It has heard how the job has ended, likewise.
+  void note_ready() const;         // Records that this spare waits for its place.
+  void note_end(bool well) const;  // Records how the job has ended.
   [[nodiscard]] pid_t thread_id() const { return thread_id_; }
   ~LifelineHolder();  // Lets go at once. Does nothing in a forked child, which holds nothing.
   LifelineHolder(const LifelineHolder&) = delete;
@@ -42,21 +42,21 @@ class LifelineHolder {
 
   enum class Phase : int { kStarting, kHolding, kOver };
   pid_t owner_ = 0;
-  // Of the thread's, until kHolding.
+  // Written by the thread, until kHolding.
   Status held_;
   pid_t thread_id_ = 0;
-  const os::Lifeline* lifeline_ = nullptr;  // There until kOver.
+  const os::Lifeline* lifeline_ = nullptr;  // Valid until kOver.
   // No condition variable, because in a forked child its destructor would wait for ever.
   std::atomic<Phase> phase_ = Phase::kStarting;
   std::thread thread_;
 };
 
-// The one of this process, which exit() ends in good order; empty: it has none, or let go of it.
+// This process's holder, which exit() destroys. Empty: there is none, or it was let go.
 [[nodiscard]] std::unique_ptr<LifelineHolder>& held_lifeline();
-// What it is told. Any thread.
+// note() and note_end() of held_lifeline(), if there is one. Any thread.
 void tell_lifeline(Version version);
 void tell_lifeline_of_end(bool well);
-// From here on, nobody has to hear of this process's end at once.
+// Destroys held_lifeline(): from here on, nobody has to hear of this process's end at once.
 void let_go_of_lifeline();
 
 }  // namespace holdfast::runtime

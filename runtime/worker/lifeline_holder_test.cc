@@ -1,4 +1,4 @@
-// The holder: whose death it tells of, how soon, and what it tells of nobody.
+// LifelineHolder: whose death it tells of, how soon, and what it tells nobody.
 #include "runtime/worker/lifeline_holder.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ void stay_on(int core) {
   (void)::sched_setaffinity(0, sizeof(set), &set);
 }
 
-// Whose holder runs, then wants a processor for ever that it hardly ever gets.
+// A child whose holder runs, and that then computes for ever on a core that it hardly ever gets.
 pid_t starved_child(const Place& place, int core) {
   std::array<int, 2> ends{};
   EXPECT_EQ(::pipe(ends.data()), 0);
@@ -61,7 +61,7 @@ pid_t starved_child(const Place& place, int core) {
     stay_on(core);
     for (std::atomic<int> spins = 0;;) ++spins;
   }
-  ::close(ends[1]);  // A child that ends says so to read().
+  ::close(ends[1]);  // So that read() returns if the child ends.
   char held = 0;
   EXPECT_EQ(::read(ends[0], &held, 1), 1);
   ::close(ends[0]);
@@ -76,13 +76,16 @@ TEST(LifelineHolder, TellsOfADeathBeforeTheTrainingThreadGetsAProcessorToDieOn) 
     const pid_t child = starved_child(place, core);
     std::atomic<bool> runs = false;
     std::atomic<bool> over = false;
-    std::thread busy([&] {  // After the fork: a sanitizer bears no threads of such a child else.
+    // Started after the fork: in a forked child of a process with threads, sanitizers allow no new
+    // ones.
+    std::thread busy([&] {
       stay_on(core);
       while (!over) {
         runs = true;
       }
     });
-    while (!runs) std::this_thread::yield();  // Until then the child has the core for itself.
+    // Until this thread runs, the child has the core for itself.
+    while (!runs) std::this_thread::yield();
     ::kill(child, SIGKILL);
     EXPECT_EQ(ending_of(place), os::Ending::kDied);
     earlier = !os::is_exiting(child);

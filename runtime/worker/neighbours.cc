@@ -28,7 +28,7 @@ std::string Neighbours::listen(const std::string& address) {
 
 void Neighbours::placed(std::uint64_t run_id, Rank rank) {
   const std::lock_guard lock(mutex_);
-  if (run_id == run_id_ && rank == rank_) return;  // Said again on every connection.
+  if (run_id == run_id_ && rank == rank_) return;  // The scheduler says it on every connection.
   run_id_ = run_id;
   rank_ = rank;
   if (links_) links_->set_peers(run_id, rank, {});

@@ -1,8 +1,8 @@
 // Neighbours: the workers of other hosts, as this one knows them: where they are, the links to
 // them, and the states that are fetched from them or given to them.
 //
-// Where the scheduler is reached by a loopback address, all of the job is on this host. Then
-// nothing listens, and there are none.
+// If the scheduler is at a loopback address, the whole job is on this host. Then nothing listens,
+// and there are no neighbours.
 #pragma once
 
 #include <cstdint>
@@ -26,15 +26,16 @@ namespace holdfast::runtime {
 // Any thread.
 class Neighbours {
  public:
-  // `settings` outlive it.
+  // Requires: `settings` outlive this.
   explicit Neighbours(const config::Settings& settings) : settings_(settings) {}
 
-  // Listens at the address from which this process reaches its scheduler: where that one is in
-  // reach, others are. Returns the endpoint; "": nobody can reach this process. Later calls return
-  // the same.
+  // Listens at the address from which this process reaches its scheduler, because other hosts reach
+  // this one there, too. Returns the endpoint; "": nobody can reach this process. Later calls
+  // return the same.
   std::string listen(const std::string& address);
-  void placed(std::uint64_t run_id, Rank rank);  // This process has this rank.
-  // By rank, those of the generation that is to be formed; none: all share this host's memory.
+  void placed(std::uint64_t run_id, Rank rank);  // Sets this process's rank.
+  // Sets the places of all ranks, by rank, in the generation that is to be formed. Empty: all share
+  // this host's memory.
   void meet(const std::vector<PeerPlace>& peers);
   [[nodiscard]] collective::Layout layout() const;
 
@@ -42,11 +43,11 @@ class Neighbours {
   void begin_repair();
   void stop_repair();
   [[nodiscard]] bool is_repair_stopped() const;
-  // What there is of that rank's state at `source`, on another host, goes to `sink`. One try;
+  // Fetches the state of `rank` at `version` from `source`, on another host, into `sink`. One try;
   // blocks.
   [[nodiscard]] Status fetch_state(const wire::Location& source, Rank rank, Version version,
                                    StateSink& sink);
-  // From here on others get the states that this gives. Null: none.
+  // From here on other workers get the states that `state_of` returns. Null: none.
   void serve_state(StateServer::StateOf state_of);
 
  private:

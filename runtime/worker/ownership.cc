@@ -45,7 +45,7 @@ Status write_owner(int fd, const std::string& path) {
   return os::system_error(cat("cannot write ", path), errno);
 }
 
-// By a descriptor, because the number could be another process's by now.
+// By a pidfd, because the pid may name another process by now.
 void end_if_stopped(const Owner& owner) {
   const os::Fd pidfd = os::open_process(owner.pid);
   if (!pidfd || !owner.may_write() || !os::is_stopped(owner.pid)) return;

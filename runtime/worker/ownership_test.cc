@@ -1,4 +1,4 @@
-// Ownership of an arena's place: what is waited for, and that every wait ends.
+// take_ownership(): which owners are waited for; and every wait ends.
 #include "runtime/worker/ownership.h"
 
 #include <fcntl.h>

@@ -11,11 +11,11 @@ namespace holdfast::runtime {
 namespace {
 
 constexpr std::string_view kHelloMagic = "HFP1";
-constexpr std::size_t kHelloBytes = 36;  // Without the name.
+constexpr std::size_t kHelloBytes = 36;  // Without the group's name.
 constexpr std::size_t kNameSizeAt = 6;
 
 constexpr std::string_view kAnswerMagic = "HFS1";
-constexpr std::size_t kAnswerBytes = 24;  // Before the ranges, or the refusal.
+constexpr std::size_t kAnswerBytes = 24;  // Then come the ranges, or the refusal.
 constexpr std::size_t kRangeBytes = 16;
 constexpr char kFollows = 1;
 constexpr char kRefused = 2;
@@ -41,13 +41,14 @@ Rank take_rank(std::string_view& bytes) {
   return static_cast<Rank>(take<std::uint32_t>(bytes));
 }
 
-// Of the name that follows.
+// The size of the group's name, which follows the fixed part of a hello.
 std::size_t name_size(std::string_view hello) {
   auto of_size = hello.substr(kNameSizeAt);
   return take<std::uint16_t>(of_size);
 }
 
-// What follows the head's fixed part; more than may be: nothing will.
+// The size of what follows the head's fixed part. Not sound: it is out of bounds, and no more is
+// read.
 struct Rest {
   bool is_sound = false;
   std::size_t bytes = 0;

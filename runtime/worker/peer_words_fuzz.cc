@@ -1,5 +1,5 @@
-// Whatever bytes a peer sends before those of a link or a state: what is understood is understood
-// in one way alone, and never more is awaited than there may be. For libFuzzer.
+// For libFuzzer: decodes any bytes as the first message of a peer, and as its answer. What decodes
+// must encode again, and the decoder must never wait for more bytes than the format allows.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -40,7 +40,7 @@ TEST(PeerWords, AHelloComesBackFromWhateverPieces) {
   }
 }
 
-// Each is one change of a good hello.
+// Each case changes a good hello in one place.
 TEST(PeerWords, NoOtherHelloIsTaken) {
   const auto refused = [](std::size_t at, char byte) {
     auto bytes = encode(kHello);
@@ -92,7 +92,8 @@ TEST(PeerWords, NoRangeLiesOutsideOrOverAnother) {
                              {{~std::uint64_t{0}, 2}}}) {
     EXPECT_NE(problem(ranges), "") << ranges[0].offset;
   }
-  // As a peer would send it that does not look.
+  // encode() would refuse this head, so its bytes are changed: the second range begins within the
+  // first.
   auto bytes = encode(kHead);
   bytes[24 + 16] = 9;
   EXPECT_FALSE(decode_head(bytes));

@@ -23,7 +23,7 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 46;
 
 // What a rank says first to its holder.
 struct Greeting {
-  std::uint64_t bytes = 0;  // Of its own.
+  std::uint64_t bytes = 0;  // How many private bytes it has.
   std::uint64_t version = 0;
 };
 // The answer: whether the holder has that version.
@@ -31,7 +31,7 @@ struct Answer {
   std::uint64_t has_it = 0;
 };
 
-// Two ranks may be each other's holders.
+// Two channels, because two ranks may be each other's holders.
 std::uint32_t channel_of(Rank ward, Rank holder) {
   return ward < holder ? 0 : 1;
 }
@@ -48,7 +48,8 @@ Frame frame_of(Rank ward, Version version) {
           .bytes = sizeof(arena::Parts)};
 }
 
-// The bytes of version v are about to be written. What lay in their place counts no more.
+// Call it before the bytes of version v are written: the version that they overwrite no longer
+// counts.
 void expect(arena::Arena& held, Version v) {
   if (!held.fresh() && v == held.version() + 1) {
     held.unstage();
@@ -57,9 +58,9 @@ void expect(arena::Arena& held, Version v) {
   }
 }
 
-// They are whole. Of a version that follows another one they are staged.
+// Call it when all bytes of version v have come. A version that follows the held one is staged.
 void take(arena::Arena& held, Version v, const arena::Parts& used) {
-  constexpr arena::Range kNothing[] = {{0, 0}};  // None would be all.
+  constexpr arena::Range kNothing[] = {{0, 0}};  // An empty list would mean all bytes.
   const auto parts = used.count == 0 ? std::span(kNothing) : used.all();
   if (held.fresh()) {
     held.begin(v, {}, parts);
@@ -73,9 +74,9 @@ void take(arena::Arena& held, Version v, const arena::Parts& used) {
 // One direction of a link: what moves now, and what follows it.
 struct PrivateCopies::Stream {
   Flow flow;
-  std::vector<std::span<std::byte>> rest;  // The next one last.
+  std::vector<std::span<std::byte>> rest;  // In reverse order.
 
-  // Begins what follows. False: nothing does.
+  // Begins what follows, if nothing moves. False: all has moved.
   bool go_on() {
     while (!flow.is_busy() && !rest.empty()) {
       flow.begin(rest.back());
@@ -116,7 +117,7 @@ Result<std::unique_ptr<PrivateCopies>> PrivateCopies::join(const Options& option
   if (auto told = made->answer(version, holder_has_it); !told) return told.error();
   const bool gives = !holder_has_it;
   if (auto seeded = made->give_and_take(version, gives, false); !seeded) return seeded.error();
-  for (const auto& ward : made->wards_) ward->held->settle(version);  // It is committed.
+  for (const auto& ward : made->wards_) ward->held->settle(version);  // This version is committed.
   return made;
 }
 
@@ -201,7 +202,7 @@ Status PrivateCopies::give_and_take(Version version, bool gives, bool takes_all)
   return {};
 }
 
-// `table` is sent, and lasts until it is.
+// Begins to send `table`, which must live until drive() has returned, and then the parts in it.
 void PrivateCopies::give(Version version, arena::Parts& table) {
   auto parts = store_.own_parts(version);
   HF_ASSERT(parts.size() <= arena::kMostParts);
@@ -214,7 +215,7 @@ void PrivateCopies::give(Version version, arena::Parts& table) {
   to_holder_->flow.begin(frame_of(options_.rank, version), bytes_of(table));
 }
 
-// Its table has come: the bytes go where they belong. False: there are no such.
+// The ward's table has come: assigns memory to the bytes that follow. False: they would not fit.
 bool PrivateCopies::heed_table(Ward& ward) {
   ward.awaits_table = false;
   const auto place = ward.held->private_bytes(version_);
@@ -226,7 +227,7 @@ bool PrivateCopies::heed_table(Ward& ward) {
   return true;
 }
 
-// Until all that was begun has ended, and what follows it.
+// Moves bytes until all that was begun has ended, and all that follows it.
 Status PrivateCopies::drive() {
   std::vector<pollfd> scratch;
   for (;;) {

@@ -1,10 +1,10 @@
-// PrivateCopies: what this rank passes on of its private state in one generation, so that another
-// host has it too, and what it takes from others for the same reason (core/planner/holders.h says
-// who is whose). Each pair has a link of its own (docs/formats/peers.md has the bytes).
+// PrivateCopies: in one generation, passes this rank's private state to its holder, so that another
+// host has it too, and takes that of its wards (core/planner/holders.h says who holds for whom).
+// Each pair has a link of its own (docs/formats/peers.md has the bytes).
 //
-// All ranks call join() and exchange() alike. A call ends when this rank has given its part and
-// taken all that it holds, or with an error when a link ends, the token stops, or `must_stop` says
-// so.
+// All ranks call join() and exchange() alike. A call ends when this rank has sent its own private
+// state and received those of all its wards; or with an error when a link ends, the token stops, or
+// `must_stop` returns true.
 #pragma once
 
 #include <cstddef>
@@ -25,21 +25,22 @@
 
 namespace holdfast::runtime {
 
-// One thread; the token may be stopped by any.
+// One thread calls everything. Any thread may stop the token.
 class PrivateCopies {
  public:
   struct Options {
-    collective::Layout layout;  // Of several hosts.
+    collective::Layout layout;  // The hosts of the group: several.
     Generation generation = 0;
     Rank rank = kNoRank;
-    collective::Links::Deadline deadline;       // For the making of the links.
+    collective::Links::Deadline deadline;       // Until then the links must be made.
     std::stop_token stop;                       // Ends calls at once, as long as this lives.
     std::function<bool()> must_stop = nullptr;  // Asked several times a second while a call waits.
   };
 
   // Links this rank to its holder and its wards. Afterwards each holder has the version at which
-  // its ward's store is now; what it had already is not sent again. `store` outlives this. Errors:
-  // no room for what is held here (kUser); else kWorld.
+  // its ward's store is now; what it had already is not sent again. Requires: `store` outlives
+  // this. Errors: kUser: no room for what is held here; kPeer: a ward is at another version; else
+  // kWorld.
   [[nodiscard]] static Result<std::unique_ptr<PrivateCopies>> join(const Options& options,
                                                                    StateStore& store);
   ~PrivateCopies();
@@ -70,8 +71,8 @@ class PrivateCopies {
   std::unique_ptr<Stream> to_holder_, from_holder_;  // Null: there is none.
   std::vector<std::unique_ptr<Ward>> wards_;
   std::vector<Stream*> streams_;
-  std::vector<collective::Flow*> flows_;  // Of these.
-  Version version_ = 0;                   // That is taken now.
+  std::vector<collective::Flow*> flows_;  // The flows of streams_.
+  Version version_ = 0;                   // The version that the wards send now.
   bool is_over_ = false;
   std::optional<std::stop_callback<std::function<void()>>> on_stop_;
 };

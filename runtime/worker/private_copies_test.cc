@@ -22,7 +22,7 @@ namespace {
 
 using collective::SpanJob;
 
-// A state that is its private part alone: of version v, so many bytes of a number.
+// A store that has only a private part: all its bytes are mark(rank, v) in version v.
 class TestStore final : public StateStore {
  public:
   TestStore(Rank rank, std::uint64_t bytes, const std::string& folder)
@@ -56,8 +56,8 @@ class TestStore final : public StateStore {
     for (const auto& [at, bytes] : lies) own.push_back({at, place(v).first(bytes)});
     return own.empty() ? std::vector<OwnPart>{{0, place(v)}} : own;
   }
-  std::vector<arena::Range> lies;   // It says that these are its parts.
-  std::vector<arena::Range> parts;  // None: all.
+  std::vector<arena::Range> lies;   // Parts that it sends, but that do not fit.
+  std::vector<arena::Range> parts;  // The parts in use; empty: all bytes.
   Result<arena::Arena*> hold_for(Rank ward, std::uint64_t bytes) override {
     if (full) return Error{Blame::kWorld, "there is no room"};
     const auto found = held_.find(ward);
@@ -91,7 +91,8 @@ class TestStore final : public StateStore {
   Version staged_ = 4;
   std::array<std::vector<std::byte>, 2> places_;
   std::map<Rank, arena::Arena> held_;
-  static inline std::atomic<std::uint64_t> run_ = 0;  // Nothing is found of a former store.
+  // So that no store finds arenas of a former one.
+  static inline std::atomic<std::uint64_t> run_ = 0;
 };
 
 class PrivateCopiesTest : public ::testing::Test {
@@ -100,14 +101,14 @@ class PrivateCopiesTest : public ::testing::Test {
     job_ = std::make_unique<SpanJob>(hosts);
     holders_ = planner::holders(hosts);
     for (int rank = 0; rank < job_->size(); ++rank) {
-      // No two ranks have as many.
+      // No two ranks have the same number of bytes.
       stores_.push_back(std::make_unique<TestStore>(
           rank, bytes + 100 * static_cast<std::uint64_t>(rank), folder_.path()));
       stores_.back()->set(4, 4);
     }
   }
   using Body = std::function<void(Rank, PrivateCopies&)>;
-  // Every rank joins in a thread of its own, and does `body` then.
+  // Every rank joins in a thread of its own, and then calls `body`.
   void run(const Body& body = [](Rank, PrivateCopies&) {}) {
     ++generation_;
     errors_.assign(stores_.size(), "");
@@ -181,7 +182,7 @@ TEST_F(PrivateCopiesTest, EachHolderHasTheVersionAtOnceAndEachStepAfterIt) {
 TEST_F(PrivateCopiesTest, WhatAHolderHasAlreadyIsNotSentAgain) {
   use({0, 1}, std::uint64_t{1} << 20);
   run();
-  // It would show, were it written again.
+  // If the bytes were sent again, they would not stay 0.
   std::memset(store(1).held(0).private_bytes(4).data(), 0, 1 << 20);
   run();
   EXPECT_EQ(store(1).held(0).private_bytes(4)[0], std::byte{0});
@@ -200,8 +201,8 @@ TEST_F(PrivateCopiesTest, OnlyWhatIsUsedIsSent) {
   EXPECT_EQ(store(1).held(0).used(5), store(0).parts);
 }
 
-// The holder was at the version before: the new one is committed, and is kept through the next
-// step.
+// The holder had the version before the one that it is given. The new one is committed, and stays
+// through the next step.
 TEST_F(PrivateCopiesTest, WhatIsGivenAtTheStartIsCommitted) {
   use({0, 1});
   run();
@@ -225,13 +226,13 @@ TEST_F(PrivateCopiesTest, WhoSendsNoSuchBytesIsNotHeard) {
   }
 }
 
-// What is being written over counts no more.
+// A version that is being overwritten does not count any more.
 TEST_F(PrivateCopiesTest, WhatHasNotComeWholeIsNotHeld) {
   use({0, 1});
   run([this](Rank rank, PrivateCopies& copies) {
     stage(rank, copies, 5);
     if (rank == 0) store(0).lies = {{5000, 1}};
-    const auto exchanged = copies.exchange(5);  // Once more, after a void step.
+    const auto exchanged = copies.exchange(5);  // The same version again, after a void step.
     EXPECT_FALSE(rank == 1 && exchanged);
   });
   EXPECT_TRUE(store(1).held(0).has(4) && !store(1).held(0).has(5));
@@ -263,7 +264,7 @@ TEST_F(PrivateCopiesTest, AStopEndsWhoeverWaits) {
 TEST_F(PrivateCopiesTest, TheEndOfAnotherEndsIt) {
   use({0, 1, 2});
   run([this](Rank rank, PrivateCopies& copies) {
-    if (rank == 2) return;  // It is gone.
+    if (rank == 2) return;  // Rank 2 is gone.
     store(rank).set(4, 5);
     (void)copies.exchange(5);
     EXPECT_FALSE(copies.exchange(6));
@@ -274,7 +275,7 @@ TEST_F(PrivateCopiesTest, AWaitIsOverOnceTheGroupIs) {
   use({0, 1});
   std::latch over(1);
   run([&](Rank rank, PrivateCopies& copies) {
-    if (rank == 1) return over.wait();  // Its links last as long.
+    if (rank == 1) return over.wait();  // Its links last until this thread returns.
     store(0).set(4, 5);
     group_is_over_ = true;
     EXPECT_FALSE(copies.exchange(5));

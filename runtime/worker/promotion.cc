@@ -37,7 +37,7 @@ Result<std::optional<Promotion>> wait_for_promotion(int fd) {
   }
   Promotion promotion;
   const auto space = line.find(' ');
-  // How the predecessor ended comes after it.
+  // After the attempt the line may say how the predecessor ended.
   const auto end = std::min(line.find('\n'), line.find(' ', space + 1));
   promotion.node_id = line.substr(0, space);
   if (space < end &&

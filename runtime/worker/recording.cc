@@ -23,6 +23,7 @@ constexpr std::uint32_t kFirstExchange = 1;  // And the kinds from it on.
 constexpr std::uint32_t kLastExchange =
     kFirstExchange + static_cast<std::uint32_t>(collective::ExchangeKind::kBarrier);
 constexpr std::uint32_t kNoted = kLastExchange + 1;  // An exchange of an account: a note.
+constexpr std::uint32_t kOtherwise = kNoted + 1;
 constexpr std::uint64_t kMostNotes = 10'000'000;
 
 struct Entry {
@@ -165,6 +166,7 @@ void RecordingWriter::account(const understudy::Account& account) {
       write(kNoted, group, digest, std::as_bytes(std::span(name)));
     }
   }
+  if (!account.otherwise.empty()) write(kOtherwise, account.otherwise, 0, {});
 }
 
 Result<Recording> read_recording(const std::string& path) {
@@ -183,7 +185,7 @@ Result<Recording> read_recording(const std::string& path) {
     if (left.size() < sizeof entry || count == kMostNotes) return damaged;
     std::memcpy(&entry, left.data(), sizeof entry);
     left = left.subspan(sizeof entry);
-    if (entry.kind > kNoted || entry.name_bytes > left.size() ||
+    if (entry.kind > kOtherwise || entry.name_bytes > left.size() ||
         entry.got_bytes > left.size() - entry.name_bytes) {
       return damaged;
     }
@@ -192,6 +194,10 @@ Result<Recording> read_recording(const std::string& path) {
     left = left.subspan(entry.name_bytes + entry.got_bytes);
     if (entry.kind == kNote) {
       recording.account.notes.push_back({name, entry.digest});
+      continue;
+    }
+    if (entry.kind == kOtherwise) {
+      recording.account.otherwise = name;
       continue;
     }
     auto& exchanges = recording.account.exchanges[name];

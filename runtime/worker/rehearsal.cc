@@ -46,7 +46,8 @@ Result<std::shared_ptr<Rehearsal>> Rehearsal::begin(const std::string& job_folde
 }
 
 Machine::Assignments Rehearsal::await_step() {
-  if (!former_) page_.set(Sample::kWanted);
+  // A former process may have ended before it asked.
+  if (!goes_on_ || page_.state() != Sample::kReady) page_.set(Sample::kWanted);
   for (;;) {
     const Sample state = page_.state();
     if (state == Sample::kReady) break;
@@ -65,7 +66,7 @@ Machine::Assignments Rehearsal::await_step() {
   if (!recording) skip(recording.error().what);
   const std::lock_guard lock(mutex_);
   recording_ = *std::move(recording);
-  return machine_.begin(page_.version(), recording_.account, std::move(former_));
+  return machine_.begin(page_.version(), recording_.account);
 }
 
 Machine::Assignments Rehearsal::hear(const wire::Message& said) {
@@ -87,7 +88,13 @@ void Rehearsal::note(std::string_view name, std::uint64_t digest) {
 void Rehearsal::arrive() {
   const std::lock_guard lock(mutex_);
   if (!is_in_step_) skip("the program makes a step here that the rank did not show (hf_sample)");
-  if (const auto conclusion = machine_.judge(own_)) end(*conclusion);
+  conclude();
+}
+
+void Rehearsal::conclude() {
+  if (const auto conclusion = machine_.judge(own_)) {
+    end(wire::name(conclusion->verdict), conclusion->what);
+  }
   auto writer = RecordingWriter::make(former_path(identity_.directory), kMostFormer);
   if (!writer) skip(writer.error().what);
   writer->account(own_);
@@ -111,16 +118,8 @@ collective::Outcome Rehearsal::play(const std::string& group,
   const auto rank = all.find(group);
   const bool is_there = rank != all.end() && index < rank->second.size();
   if (!is_there || rank->second[index].name != own[index].name) {
-    // What went before may differ as well; then that is the cause.
-    understudy::Account before = recording_.account;
-    before.notes.resize(std::min(before.notes.size(), own_.notes.size()));
-    before.exchanges.clear();
-    const auto first = first_difference(before, {own_.notes, {}});
-    end({Verdict::kDiffers,
-         first.value_or(is_there
-                            ? cat("it comes to ", own[index].name, " where the rank came to ",
-                                  rank->second[index].name)
-                            : cat("it comes to ", own[index].name, ", which the rank did not"))});
+    own_.otherwise = "it exchanges something else";
+    conclude();
   }
   const auto got = recording_.got.at(group).at(index);
   if (!got.empty()) std::memcpy(exchange.got.data(), got.data(), got.size());
@@ -128,14 +127,13 @@ collective::Outcome Rehearsal::play(const std::string& group,
 }
 
 void Rehearsal::skip(const std::string& why) {
-  end({Verdict::kSkipped, why});
-}
-void Rehearsal::differ(const std::string& what) {
-  end({Verdict::kDiffers, what});
+  end(wire::name(Verdict::kSkipped), why);
 }
 
-void Rehearsal::end(const understudy::Conclusion& conclusion) {
-  end(wire::name(conclusion.verdict), conclusion.what);
+void Rehearsal::differ(const std::string& what) {
+  const std::lock_guard lock(mutex_);
+  own_.otherwise = what;
+  conclude();
 }
 
 void Rehearsal::end(const std::string& verdict, const std::string& words) {

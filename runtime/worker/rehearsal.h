@@ -3,8 +3,8 @@
 // the agent, which started it and reads its verdict.
 //
 // A verdict ends the process at once: no more of the program is run. If the step was not equal, the
-// verdict is "again": what was noted stays in the folder, and the next process of the agent
-// rehearses the same step.
+// verdict of the first process is "again": what it noted stays in the folder, and the agent's next
+// process rehearses the same step.
 #pragma once
 
 #include <functional>
@@ -49,22 +49,23 @@ class Rehearsal final : public collective::Tape {
 
   [[noreturn]] void skip(const std::string& why);
   // The program goes on otherwise than the rank did, so that the step can not be made to its end.
-  [[noreturn]] void differ(const std::string& what);
+  [[noreturn]] void differ(const std::string& what);  // `what`: a sentence's predicate: "it ..."
 
  private:
   Rehearsal(SamplePage page, Identity identity, std::optional<understudy::Account> former,
             std::function<void()> see_agent)
       : page_(std::move(page)),
         identity_(std::move(identity)),
-        former_(std::move(former)),
+        goes_on_(former.has_value()),
         see_agent_(std::move(see_agent)),
-        machine_({identity_.rank, identity_.world_size, identity_.run_id}) {}
-  [[noreturn]] void end(const understudy::Conclusion& conclusion);
+        machine_({identity_.rank, identity_.world_size, identity_.run_id}, std::move(former)) {}
+  // The account is whole.
+  [[noreturn]] void conclude();
   [[noreturn]] void end(const std::string& verdict, const std::string& what);
 
   SamplePage page_;
   const Identity identity_;
-  std::optional<understudy::Account> former_;
+  const bool goes_on_;                     // With the step that a former process has rehearsed.
   const std::function<void()> see_agent_;  // Ends this process with its agent.
   std::atomic<bool> compares_ = true;
   std::mutex mutex_;  // Of all that follows: groups have threads of their own.

@@ -52,9 +52,9 @@ struct Session::Parts {
         queue(std::make_shared<collective::Queue>([this] { sums_thread = ::gettid(); },
                                                   [this] { worker.tell(trainer::SumsIdle{}); })) {}
 
-  // Tells the machine of a call and does what it says, until it goes back to the program.
+  // Tells the trainer machine of a call, and does its work until it returns to the program.
   trainer::Return call(const trainer::Event& event);
-  // Does what it says. Null: the next is `due`, for which this rank's beginning is needed.
+  // Does the machine's work. nullopt: the next is `due`, for which this rank has to fill version 0.
   std::optional<trainer::Return> go_on(bool is_filled);
   [[nodiscard]] bool needs_beginning(const trainer::Repair& work) const;
   void do_work(const trainer::Repair& work);
@@ -96,23 +96,23 @@ struct Session::Parts {
   std::shared_ptr<collective::Regions> regions;
   std::shared_ptr<collective::CurrentGeneration> current;
   std::function<void(Generation)> on_stop;
-  std::atomic<pid_t> sums_thread = 0;  // The queue's; 0: it has not begun.
+  std::atomic<pid_t> sums_thread = 0;  // The queue's thread; 0: it has not begun.
   arena::Position begin_position;
-  std::optional<trainer::Repair> due;  // For the next call of meet().
-  bool was_cleared = false;            // What was filled before is no more.
+  std::optional<trainer::Repair> due;  // The work that the next call of meet() does first.
+  bool was_cleared = false;            // What the program filled before was overwritten.
   std::shared_ptr<Group> group;
-  std::optional<wording::Cover> cover;    // As it was said last.
-  std::unique_ptr<PrivateCopies> copies;  // Asks the group; null: none are needed.
-  Generation generation = 0;              // The newest that the machine said to go on in.
+  std::optional<wording::Cover> cover;    // What say_cover() said last.
+  std::unique_ptr<PrivateCopies> copies;  // Uses the group; null: none are needed.
+  Generation generation = 0;              // The newest in which the machine said to go on.
   std::shared_ptr<Recorder> recorder;     // Null: nobody rehearses this rank's steps.
-  std::shared_ptr<Recorder> tape;         // Of the step under way, if it is recorded.
-  bool compares = true;                   // As of compare_exchanges().
+  std::shared_ptr<Recorder> tape;         // The recorder while a step is being recorded.
+  bool compares = true;                   // Set by compare_exchanges().
   pid_t owner = ::getpid();
-  Rank ended_rank = kNoRank;  // After Began::kTooLate.
+  Rank ended_rank = kNoRank;  // After Began::kTooLate: the rank that has ended.
   bool ended = false;
-  // Of the step under way. Null: the group was aborted, and it never began.
+  // The sums of the step under way. Null: the sum never began, because the group was aborted.
   std::vector<std::shared_ptr<collective::Work>> sums;
-  Outcome mark = Outcome::kDone;            // Of the step under way: what its body met.
+  Outcome mark = Outcome::kDone;            // The first failure in the step under way.
   const arena::StagedStep* step = nullptr;  // While end_step() runs, as are the next two.
   double loss = 0;
   std::uint64_t samples = 0;
@@ -209,10 +209,11 @@ void Session::Parts::do_work(const trainer::JoinGroup& work) {
   const auto held = store->holding().held;
   const bool linked = !options.layout.host_of.empty();
   if (!status) {
-    // Else its end would be taken for the end of this rank's training.
+    // Without abort(), the others would take the group's end for the end of this rank's training.
     if (formed) (*formed)->abort();
     const Error& error = status.error();
-    // Others may try again and again: then nobody else says what is wrong here.
+    // Printed here, because the other ranks may only try again and again, and can not say what is
+    // wrong.
     if (linked && !stopped.stop_requested()) {
       std::fprintf(stderr, "holdfast: generation %s could not be formed: %s\n",
                    cat(generation).c_str(), error.what.c_str());
@@ -230,7 +231,8 @@ void Session::Parts::do_work(const trainer::JoinGroup& work) {
   worker.tell(trainer::Formed{group->aborted(), linked, copies != nullptr, held});
 }
 
-// One rank says for all, as the job begins and whenever it changes, what a lost host takes along.
+// Rank 0 says for all what the loss of a host would take along: when the job begins, and after each
+// change of that.
 void Session::Parts::say_cover(bool has_other_hosts) {
   if (identity.rank != 0 || (!has_other_hosts && !cover)) return;
   const bool own = store->holding().private_is_own;
@@ -242,7 +244,7 @@ void Session::Parts::say_cover(bool has_other_hosts) {
   std::fprintf(stderr, "holdfast: %s\n", wording::in_words(now, store->own_bytes()).c_str());
 }
 
-// Where only this rank has its private part, so that its host would take it along.
+// Joins PrivateCopies if only this rank has its private part, which would be lost with its host.
 Status Session::Parts::join_copies(const collective::Layout& layout, const std::stop_token& stopped,
                                    const Group& formed) {
   const auto& settings = worker.settings();
@@ -282,7 +284,7 @@ void Session::Parts::do_work(const trainer::ExchangeCopies& work) {
 }
 
 void Session::Parts::do_work(const trainer::Arrive&) {
-  if (auto* rehearsal = worker.rehearsal()) rehearsal->arrive();  // Here it ends.
+  if (auto* rehearsal = worker.rehearsal()) rehearsal->arrive();  // A rehearsal ends here.
   note(idle_group().barrier());
   worker.tell(trainer::Arrived{outcome_of(mark), mark == Outcome::kDone ? "" : group->why()});
 }
@@ -297,19 +299,19 @@ void Session::Parts::do_work(const trainer::Update&) {
 void Session::Parts::drop_group() {
   copies.reset();
   if (!group) return;
-  group->abort();  // Leaving is for the end of the training: others must not take it for that.
+  group->abort();  // Not leave(): the others would take that for the end of this rank's training.
   queue->drain();
   current->formed(nullptr);
   group.reset();
   sums.clear();
 }
 
-// The control thread: never blocks for longer than these lines.
+// Called in the control thread, so it must not block.
 bool Session::Parts::stop(Generation stopped) {
   if (on_stop) on_stop(stopped);
   current->abort(stopped);
   const bool idle = queue->is_idle();
-  // The training thread waits for this one.
+  // The training thread waits for the sums thread.
   if (sums_thread != 0) (void)os::take_short_slice(sums_thread);
   return idle;
 }
@@ -319,20 +321,21 @@ Outcome Session::Parts::note(Outcome outcome) {
   return outcome;
 }
 
-// Of all that was started.
+// Waits for all sums that were started.
 void Session::Parts::wait_for_sums() {
   queue->drain();
   for (const auto& sum : sums) note(sum ? sum->wait()->outcome : Outcome::kAborted);
   sums.clear();
 }
 
-// For an operation in the caller's thread: operations run in the order of calls.
+// The group, for an operation in the caller's thread. Waits for the queue first, because operations
+// run in the order of calls.
 Group& Session::Parts::idle_group() {
   queue->drain();
   return *group;
 }
 
-// By the thread that makes it, or that finds it made.
+// Called when this rank has made a step, or has found that a recovery has committed it.
 void Session::Parts::trace_step() {
   worker.trace().event("step", {{"rank", identity.rank},
                                 {"step", version()},
@@ -341,7 +344,8 @@ void Session::Parts::trace_step() {
                                 {"samples", samples}});
 }
 
-// What ends the whole job is told to the scheduler.
+// The error to return to the program. A failure of the whole job is reported to the scheduler
+// first.
 Error Session::Parts::error_of(const trainer::Return& result) {
   wire::Reason reason = result.reason;
   if (reason.rank == kNoRank && reason.kind == wire::Reason::Kind::kNotRepaired) {
@@ -353,11 +357,12 @@ Error Session::Parts::error_of(const trainer::Return& result) {
 
 // ---- Steps that are rehearsed -------------------------------------------------------------------
 
-// A rank without one trains as well.
+// Without a recorder the rank trains as well, so a failure is ignored.
 void Session::Parts::open_recorder() {
   const config::Settings& settings = worker.settings();
   if (worker.solo() || worker.rehearsal() != nullptr || !settings.rehearsals) return;
-  // No agent would start a rehearsal, or no version would hold all that one needs.
+  // Without a lifeline there is no agent to start a rehearsal. Without `protect` no version holds
+  // all that a rehearsal needs.
   if (settings.lifeline.empty() || !settings.protect) return;
   auto made = Recorder::make(identity, settings.rehearsal_bytes);
   if (made) recorder = *std::move(made);
@@ -441,7 +446,7 @@ Status Session::join(const arena::Position& position) {
 
 Result<Began> Session::begin_step() {
   Parts& p = *parts_;
-  p.wait_for_sums();  // Of a step that was begun and given up.
+  p.wait_for_sums();  // The sums of a step that was begun and given up.
   p.end_sample(false);
   p.mark = Outcome::kDone;
   const auto result = p.call(trainer::StepBegun{p.group && p.group->aborted()});
@@ -497,7 +502,7 @@ void Session::reduce(collective::Numbers bucket) {
   Parts& p = *parts_;
   HF_ASSERT(p.group != nullptr);
   std::shared_ptr<collective::Work> sum;
-  // Nobody has to wake up for what can only fail.
+  // In an aborted group a sum can only fail, so the sums thread need not wake up for it.
   if (!p.group->aborted() || !p.queue->is_idle()) {
     sum = p.queue->start([group = p.group.get(), tape = p.tape, bucket] {
       if (!tape) return collective::Verdict{group->all_reduce(bucket), {}};
@@ -554,7 +559,7 @@ const std::shared_ptr<collective::Regions>& Session::regions() const {
 }
 void Session::on_abort(std::function<void(Generation)> handler) {
   Parts& p = *parts_;
-  p.worker.on_stop(nullptr);  // Nobody calls the old one while it changes.
+  p.worker.on_stop(nullptr);  // So that nobody calls the handler while it changes.
   p.on_stop = std::move(handler);
   p.worker.on_stop([&p](Generation g) { return p.stop(g); });
 }

@@ -16,8 +16,8 @@
 //   }
 //   check(session->end());
 //
-// What is restored after kVoid, kReformed and join() is all that the step depends on and that the
-// store does not hold in place: it is in arena.private_bytes(version()).
+// After kVoid, kReformed and join(), restore all that the step depends on and that the store does
+// not hold in place. It is in arena.private_bytes(version()).
 //
 // Threads: one training thread calls everything.
 #pragma once
@@ -46,7 +46,7 @@ namespace holdfast::runtime {
 
 enum class Met : std::uint8_t {
   kJoined,
-  kToFill,  // All begin at version 0, for which this rank's own beginning is needed.
+  kToFill,  // All ranks begin at version 0, and this rank has to fill its own.
 };
 
 enum class Began : std::uint8_t {
@@ -63,54 +63,54 @@ enum class Ended : std::uint8_t {
 class Session {
  public:
   // Does: waits for the rank (Worker::identity) and opens this rank's state, as its predecessor
-  // left it. Errors: those of both.
+  // left it. Errors: those of Worker::identity and of `open_store`.
   [[nodiscard]] static Result<std::unique_ptr<Session>> open(Worker& worker,
                                                              const OpenStore& open_store);
-  // Without end(): makes the others' waiting for this rank end, as its death would.
+  // Without end() before, the other ranks stop waiting for this one, as after its death.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
   [[nodiscard]] const Identity& identity() const;
   [[nodiscard]] StateStore& store();
-  [[nodiscard]] Version version() const;  // Committed.
+  [[nodiscard]] Version version() const;  // The committed version.
   [[nodiscard]] Generation generation() const;
 
-  // Does: agrees with the others on a version and brings the state to it. kToFill: fill parameters,
-  // moments and private_bytes(0) of the arena, which is fresh, and call it again; whether they
-  // count or those of another rank is not this rank's choice. A successor's are mostly not needed.
-  // `position`: of version 0. Ends with a state that holds a version.
+  // Does: agrees with the other ranks on a version and brings the state to it. kToFill: the arena
+  // is fresh; fill its parameters, moments and private_bytes(0), and call meet() again. Whether
+  // these values count, or those of another rank, is not this rank's choice; those of a successor
+  // are mostly not needed. `position`: of version 0. Ends with a state that holds a version.
   [[nodiscard]] Result<Met> meet(const arena::Position& position);
-  // The same. Requires: a fresh arena is filled.
+  // meet(), until it returns kJoined. Requires: a fresh arena is filled.
   [[nodiscard]] Status join(const arena::Position& position);
 
-  // Before the gradients of a step are touched. Forms the group if there is none or it was aborted.
-  // A step that was begun and not ended is given up, if all ranks give it up alike.
+  // Call it before the gradients of a step are touched. Forms the group if there is none or it was
+  // aborted. Gives up a step that was begun and not ended; all ranks must do that alike.
   [[nodiscard]] Result<Began> begin_step();
   // After kTooLate, one sentence: nothing can be exchanged with a rank that has ended. The state of
   // version() is whole, and end() may be called.
   [[nodiscard]] std::string why_too_late() const;
 
-  // Whether notes of the step that has just begun are wanted: it is recorded for a rehearsal, or
-  // rehearsed (rehearsal.h). Call it at the beginning of what a successor would make again, in the
-  // same way.
+  // Whether the step that has just begun wants notes, because it is recorded for a rehearsal, or
+  // rehearsed (rehearsal.h). Call it at the beginning of the work that a successor would repeat, in
+  // each step at the same place.
   [[nodiscard]] bool sample();
-  // Notes something that the step depends on, or that it has made, by its digest; all ranks of a
-  // program by the same names. Requires: sample() was true. Any thread.
+  // Notes the digest of something that the step depends on or has made. All ranks of a program use
+  // the same names. Requires: sample() was true. Any thread.
   void note(std::string_view name, std::span<const std::byte> bytes);
   // While off, only the sizes of what this rank gives to exchanges are compared.
   void compare_exchanges(bool on);
-  // This process rehearses; null: it is a member of the job.
+  // The rehearsal that this process is; null: it is a member of the job.
   [[nodiscard]] Rehearsal* rehearsal() const;
 
-  // Starts the sum over all ranks of a range of store().gradients(), in place; every rank the same
-  // ranges in the same order. The range is the Session's until end_step().
+  // Starts the sum over all ranks of a range of store().gradients(), in place. Every rank passes
+  // the same ranges in the same order. The range belongs to the Session until end_step().
   void reduce(collective::Numbers bucket);
 
   // Ends step version() + 1: waits for its sums, stages it, waits until all ranks have, makes the
   // update. Requires: begin_step() before. A fault meanwhile is recovered from in here. `loss` is
-  // for traces and status only, `samples` for traces: a digest of which they were. Errors: the job
-  // is over; the ranks do not do the same.
+  // for traces and status only; `samples`, for traces only, is a digest that tells which samples
+  // the step used. Errors: the job is over; the ranks do not do the same.
   [[nodiscard]] Result<Ended> end_step(const arena::StagedStep& step, double loss,
                                        std::uint64_t samples = 0);
 
@@ -122,20 +122,21 @@ class Session {
 
   // For faces that exchange more than the above: the group of generation(), null before the first
   // begin_step() and aborted after a fault. Its operations come between begin_step() and
-  // end_step(), and have ended before either is called: the latter's wait may be taken for a
-  // standstill.
+  // end_step(), and must have ended before either is called: a wait for them in end_step() may be
+  // taken for a standstill.
   [[nodiscard]] std::shared_ptr<collective::Group> group() const;
-  // The same as the teams of some ranks see it; they end with it when a generation is aborted.
+  // What the teams of some ranks belong to: their groups end when a generation is aborted.
   [[nodiscard]] const std::shared_ptr<collective::CurrentGeneration>& current() const;
-  // What was started for the world, sums and all else. begin_step(), end_step() and end() wait for
-  // it. Let go of it before the Session ends: the queue's thread calls that.
+  // The queue of the operations on the group of all ranks: sums and all others. begin_step(),
+  // end_step() and end() wait for these. Release it before the Session ends: the queue's thread
+  // calls the Session.
   [[nodiscard]] const std::shared_ptr<collective::Queue>& queue() const;
-  // This rank's memory that sums write into without copies. It may come and go at any time; the
-  // Regions outlive the Session. Any thread.
+  // The memory of this rank into which sums write without copies. Memory may be added and removed
+  // at any time; the Regions outlive the Session. Any thread.
   [[nodiscard]] const std::shared_ptr<collective::Regions>& regions() const;
-  // Called in the control thread, which must not be blocked, when what is done under this
-  // generation and under those before is to end. Null: no more; after the return the old one is not
-  // running.
+  // `handler` is called in the control thread, which it must not block, when all work of this
+  // generation and of earlier ones has to end. Null: no handler any more. After the return the
+  // former handler is not running.
   void on_abort(std::function<void(Generation)> handler);
 
   // The training has ended in good order on this rank: says so and waits until it is on record

@@ -33,7 +33,7 @@ namespace {
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
-constexpr int kScheduler = -1;  // As a victim.
+constexpr int kScheduler = -1;  // As Strike::victim.
 constexpr int kSteps = 1500;
 using Files = std::map<std::string, std::string>;
 
@@ -47,7 +47,7 @@ std::uint64_t seed() {
   return value;
 }
 
-// Polls until it is so; false after half a minute.
+// Polls until `so` is true; false after half a minute.
 bool comes(const std::function<bool()>& so) {
   for (int i = 0; i < 6'000 && !so(); ++i) std::this_thread::sleep_for(5ms);
   return so();
@@ -123,7 +123,7 @@ class ToyJob {
     return newest_step() >= goal;
   }
 
-  // The process that has this part just now; 0: none.
+  // The process that is this rank, or the scheduler, just now; 0: none.
   pid_t pid_of(int part) {
     for (const auto& [path, text] : traces(part == kScheduler ? "scheduler-" : "worker-")) {
       if (part != kScheduler && last_number(text, "\"rank\":") != part) continue;
@@ -139,7 +139,7 @@ class ToyJob {
     return pid != 0 && ::kill(pid, signal) == 0;
   }
 
-  // How many such lines the process has written into its trace.
+  // How many events of this name the process has written into its trace.
   int count_traced(pid_t pid, const std::string& event) {
     int count = 0;
     for (const auto& [path, text] : traces("worker-")) {
@@ -152,7 +152,7 @@ class ToyJob {
     return count;
   }
 
-  // What the ranks wrote at the end.
+  // The files that the ranks wrote at the end.
   Files result() {
     const auto exit = os::wait_for(child_.pidfd.get());
     ended_ = true;
@@ -191,7 +191,7 @@ const Files& undisturbed(int workers, const std::string& optimizer) {
 
 struct Strike {
   int victim = 0;
-  int soon_us = -1;  // After the former one, at most; -1: after some more steps.
+  int soon_us = -1;  // The longest time since the strike before; -1: comes after some more steps.
   int signal = SIGKILL;
 };
 
@@ -277,7 +277,8 @@ class Held {
   bool held_ = false;
 };
 
-// A sleeper gets a processor when the others leave it one; the recovery need not wait for that.
+// A sleeping thread gets a core only when the others leave it one. The recovery need not wait for
+// that.
 TEST(Session, ARankThatWaitsForOthersCountsAsParkedBeforeItRunsAgain) {
   const Files expected = undisturbed(2, "momentum");
   ToyJob job(2, 0, "momentum");
@@ -289,7 +290,7 @@ TEST(Session, ARankThatWaitsForOthersCountsAsParkedBeforeItRunsAgain) {
   if (!os::read_file(call_path)) GTEST_SKIP() << "no process may be looked into here";
   Held second(held);
   if (!second) GTEST_SKIP() << "no process may trace another one here";
-  int looks = 0;  // On end that found it asleep there.
+  int looks = 0;  // Looks in a row that found the thread in that call.
   ASSERT_TRUE(comes([&] {
     const auto call = os::read_file(call_path);
     looks = call && std::atol(call->c_str()) == SYS_futex ? looks + 1 : 0;
@@ -297,7 +298,7 @@ TEST(Session, ARankThatWaitsForOthersCountsAsParkedBeforeItRunsAgain) {
   }));
   Held first(waiting);
   ASSERT_TRUE(first);
-  ASSERT_EQ(job.count_traced(waiting, "parked"), 1);  // When it joined.
+  ASSERT_EQ(job.count_traced(waiting, "parked"), 1);  // That was when it joined.
   second.kill();
   EXPECT_TRUE(comes([&] { return job.count_traced(waiting, "stop") == 1; }));
   EXPECT_TRUE(comes([&] { return job.count_traced(waiting, "parked") == 2; }));

@@ -11,7 +11,7 @@ StateServer::~StateServer() {
   {
     const std::lock_guard lock(mutex_);
     line_.clear();
-    senders.swap(senders_);  // Each keeps its place in memory.
+    senders.swap(senders_);  // swap() leaves each Sender where it is in memory: its thread uses it.
   }
   for (auto& sender : senders) sender.thread.join();
 }
@@ -32,11 +32,12 @@ void StateServer::add(io::PeerStream stream, Rank rank, Version version) {
     sender.thread = std::thread([this, &sender] { work(sender); });
   } catch (const std::system_error&) {
     senders_.pop_back();
-    if (senders_.empty()) line_.clear();  // Nobody else would ever come to it.
+    if (senders_.empty()) line_.clear();  // No thread is left that would serve the line.
   }
 }
 
-// Requires: the mutex is held. What is done needs it no more.
+// Joins the threads that are done. Requires: the mutex is held; a thread that is done needs it no
+// more.
 void StateServer::reap() {
   for (auto sender = senders_.begin(); sender != senders_.end();) {
     if (!sender->done) {
@@ -58,7 +59,7 @@ void StateServer::work(Sender& sender) {
     const auto state =
         state_of ? state_of(rank, version)
                  : Result<StateFile>(Error{Blame::kWorld, "no state is served here as yet"});
-    // The peer notices how it ended, and is the one to say it.
+    // A failure is not logged here: the peer notices and reports it.
     (void)send_state(stream, state, {stop_.get_token(), patience_});
     lock.lock();
   }

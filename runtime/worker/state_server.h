@@ -16,8 +16,8 @@ namespace holdfast::runtime {
 // Any thread.
 class StateServer {
  public:
-  // Whose state, and which version of it. Called in a thread of the server, several at a time. An
-  // error's sentence is told to the peer.
+  // Opens the state of a rank at a version. Called in threads of the server, several at a time. The
+  // peer is told the sentence of an error.
   using StateOf = std::function<Result<StateFile>(Rank, Version)>;
 
   static constexpr std::size_t kMostAtOnce = 8;
@@ -28,9 +28,11 @@ class StateServer {
   StateServer(const StateServer&) = delete;
   StateServer& operator=(const StateServer&) = delete;
 
-  // From here on. Null: there are none here. Calls of the former one may still be under way.
+  // From here on states come from `state_of`. Null: no state is served. Calls of the former
+  // function may still be under way.
   void serve(StateOf state_of);
-  // Sends it, or lets it wait in line. Closes it if the line is too long, or no thread can be had.
+  // Sends the state through `stream`, at once or in its turn. Closes `stream` if too many wait, or
+  // no thread can be started.
   void add(io::PeerStream stream, Rank rank, Version version);
 
  private:

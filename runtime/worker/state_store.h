@@ -1,8 +1,8 @@
 // StateStore: one rank's state in its versions, wherever its bytes lie.
 //
-// Session drives one and knows no more than this. The first is the arena (arena_store.h): memory of
-// this host that outlives its process. A store on another host or in a device's memory is one more
-// class of this interface.
+// Session uses a store only through this interface. The first kind of store is the arena
+// (arena_store.h): memory of this host that outlives its process. A store on another host or in a
+// device's memory is one more class of this interface.
 //
 // Threads: the training thread calls everything.
 #pragma once
@@ -39,29 +39,30 @@ class StateStore {
   [[nodiscard]] virtual bool has_remains() const = 0;
   virtual void clear() = 0;
 
-  // As in arena/arena.h. What is held for others follows: unstage() and finish() settle it;
-  // update() settles what has the step staged, and drops the rest.
+  // As in arena/arena.h. The copies that are held for other ranks follow: unstage() and finish()
+  // settle them; update() settles those that have the step staged, and drops the others.
   virtual void stage(Version n, const arena::StagedStep& step) = 0;
   virtual void unstage() = 0;
   virtual void update(std::size_t threads) = 0;
   virtual void finish() = 0;
 
-  // What only this rank has of a version that is committed or staged here: what lies where of
-  // own_bytes(). What lies in no part is never read.
+  // The private bytes that only this rank has: own_bytes() in all. own_parts() are the ranges of
+  // them that are in use in a version, which is committed or staged here; other bytes are never
+  // read. `offset`: within own_bytes().
   struct OwnPart {
     std::uint64_t offset = 0;
     std::span<std::byte> bytes;
   };
   [[nodiscard]] virtual std::uint64_t own_bytes() const = 0;
   [[nodiscard]] virtual std::vector<OwnPart> own_parts(Version version) = 0;
-  // What is held for that rank, which has so many own bytes: Layout::held_for() them, fresh at
-  // first. Valid until update(). Errors: there is no room for it.
+  // The arena for what is held for `ward`, which has `bytes` own bytes (Layout::held_for()). A new
+  // one is fresh. Valid until update(). Errors: there is no room for it.
   [[nodiscard]] virtual Result<arena::Arena*> hold_for(Rank ward, std::uint64_t bytes) = 0;
   // Writes what is held of version(), without gradients, into a new file from which receive() can
   // take it. Requires: no step is staged.
   [[nodiscard]] virtual Status show(const std::string& path) = 0;
 
-  // Holds nothing any more: this rank was elsewhere meanwhile.
+  // Drops all that is held for other ranks, because this rank has been on another host since.
   virtual void forget_held() = 0;
 
   // The memory in which the gradients are summed in place.

@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kPiece = std::size_t{1} << 18;  // Bytes at a time.
 
-// Of all bytes that have passed.
+// The digest (XXH3, 64 bits) of all bytes that were added.
 class Digest {
  public:
   Digest() : state_(XXH3_createState()) {
@@ -31,7 +31,7 @@ class Digest {
     XXH3_64bits_reset(state_.get());
   }
   void add(std::string_view bytes) { XXH3_64bits_update(state_.get(), bytes.data(), bytes.size()); }
-  // In 8 bytes, the lowest first.
+  // 8 bytes, little-endian.
   [[nodiscard]] std::string bytes() const {
     std::uint64_t number = XXH3_64bits_digest(state_.get());
     std::string out;
@@ -144,7 +144,7 @@ Status receive_range(Mover& mover, Digest& digest, std::span<char> into) {
 }
 
 Status receive_into(StateSink& sink, Mover& mover, const StateHead& head, Digest& digest) {
-  // Else what came of a former try could be taken for all of it.
+  // Refused, because the bytes of a former try could be taken for all of the state.
   if (head.ranges.empty()) return Error{Blame::kPeer, "nothing comes of the state"};
   for (std::size_t i = 0; i < head.ranges.size(); ++i) {
     const auto place = sink.place(head, i);

@@ -1,7 +1,7 @@
 // StateTransfer: a state's file from one worker to another, over a stream between the two.
 //
-// Blocks the calling thread. Each call ends: after an error, once nothing has moved for `patience`,
-// or soon after `cancel`. It cuts the stream then.
+// Each call blocks its thread. It ends with an error if the stream breaks, if nothing moves for
+// Patience::limit, or soon after `cancel`, which cuts the stream.
 #pragma once
 
 #include <cstddef>
@@ -21,35 +21,36 @@
 
 namespace holdfast::runtime {
 
-// What is sent of a file. Its bytes must not change until they are sent: the digest is made of what
-// is sent, so it finds damage on the way only.
+// The ranges of a file that are sent. The file must not change until then: the digest is made of
+// the bytes as they are sent, so it finds only damage on the way.
 struct StateFile {
   os::Fd file;
-  std::vector<StateRange> ranges;  // In order, none empty, none over another.
-  std::uint64_t size = 0;          // Of the whole file.
+  std::vector<StateRange> ranges;  // In order; none is empty, and none overlap.
+  std::uint64_t size = 0;          // The size of the whole file.
 };
 
 struct Patience {
   std::stop_token cancel;
-  Duration limit = std::chrono::seconds(15);  // In which something has to move.
+  Duration limit = std::chrono::seconds(15);  // The longest time in which nothing moves.
 };
 
-// The file, or why there is none.
+// Sends the ranges of the file, or why there is none.
 Status send_state(io::PeerStream& to, const Result<StateFile>& state, const Patience& patience);
 
-// Where what comes of a state is to lie.
+// The memory for a state that is received.
 class StateSink {
  public:
   virtual ~StateSink() = default;
-  // Memory for the bytes of a range, which nobody believes yet. Each range is asked for in turn,
-  // when those before it have come. An error ends the transfer.
+  // Returns the memory for the bytes of a range. They are not verified yet when they come. Called
+  // for each range in turn, when those before it have come. An error ends the transfer.
   [[nodiscard]] virtual Result<std::span<std::byte>> place(const StateHead& head,
                                                            std::size_t range) = 0;
-  // All have come, and their digest is right. Without this call nothing has come.
+  // Called when all ranges have come and their digest is right. Without this call, none of the
+  // bytes may be used.
   [[nodiscard]] virtual Status came(const StateHead& head) = 0;
 };
 
-// Asks with `hello`, and gives `sink` what comes. Each byte is digested where it is to lie.
+// Asks with `hello`, and reads the state into the memory that `sink` returns.
 Status receive_state(io::PeerStream& from, const PeerHello& hello, StateSink& sink,
                      const Patience& patience);
 

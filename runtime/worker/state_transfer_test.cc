@@ -131,7 +131,7 @@ TEST_F(StateTransferTest, TellsWhyThereIsNone) {
   expect_nothing();
 }
 
-// A byte that changed on the way.
+// A byte changes on the way.
 TEST_F(StateTransferTest, AWrongDigestLeavesNothing) {
   auto thread = sender([&](auto& to) {
     const StateHead head{.refusal = "", .size = 8, .ranges = {{0, 8}}};
@@ -185,7 +185,7 @@ TEST_F(StateTransferTest, ACancelEndsItAtOnce) {
   expect_nothing();
 }
 
-// The sender notices that its own file is not what it says.
+// The sender notices that its own file is shorter than its ranges.
 TEST_F(StateTransferTest, AFileThatIsTooShortIsNotSent) {
   auto thread = sender([&](auto& to) {
     auto state = file();

@@ -66,7 +66,7 @@ Result<Identity> Worker::Control::place_in_world() {
   {
     std::unique_lock lock(mutex);
     const auto placed = wait(lock, config::kNever, [&] { return place.has_value(); });
-    if (!placed && stood_by) {  // As a spare that was not needed: who runs it takes 0 for an end.
+    if (!placed && stood_by) {  // Ends like a spare that was not needed: with 0.
       std::fprintf(stderr,
                    "holdfast: the job has ended well (%s), and this process, of node '%s', never "
                    "had a place in it: it ends with exit code 0\n",
@@ -121,7 +121,7 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
                      "not set: only an agent (msrun) sets both, for its spares; ", "unset it")};
   }
   if (settings.role != config::Role::kNone) {
-    // The scheduler has heard of it where it failed (secure_channel.cc).
+    // The scheduler was told when set_tls() failed (secure_channel.cc).
     if (const auto with = with_program_tls(settings); !with) return with.error();
   }
   auto control = std::make_unique<Control>(settings);
@@ -129,7 +129,7 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
   if (!lifeline) return lifeline.error();
   held_lifeline() = *std::move(lifeline);
   const bool rehearses = settings.rehearse >= 0;
-  if (!rehearses) {  // A trace tells of the job.
+  if (!rehearses) {  // A rehearsal is no part of the job, so it has no trace.
     auto trace = open_trace(settings, "worker");
     if (!trace) return trace.error();
     control->trace = *std::move(trace);
@@ -182,7 +182,7 @@ Result<Identity> Worker::identity() try {
   }
   if (identity) c.known = *identity;
   return identity;
-} catch (const std::system_error& error) {  // As in start(); of a spare that is given its place.
+} catch (const std::system_error& error) {  // As in start(), for a spare that has got its place.
   return os::no_task("this process can not take part in a job", error.code().value());
 }
 
@@ -264,7 +264,8 @@ Status Worker::end() {
   if (rehearsal() != nullptr) rehearsal()->differ("the program ends before it comes to the step");
   tell(trainer::EndCalled{});
   const trainer::Work work = next_work();
-  const auto& result = std::get<trainer::Return>(work);  // There is nothing else to do.
+  // After EndCalled the machine has no other work.
+  const auto& result = std::get<trainer::Return>(work);
   switch (result.what) {
     case trainer::Return::What::kEnded:
       let_go_of_lifeline();

@@ -21,22 +21,23 @@ namespace holdfast::runtime {
 // This process's place in the job.
 struct Identity {
   Rank rank = 0;
-  Rank local_rank = 0;  // Among those of this host, in the order of their ranks.
+  Rank local_rank = 0;  // This rank's number among the ranks of its host, in rank order.
   std::int32_t world_size = 1;
   std::uint64_t run_id = 0;
-  std::string directory;  // On tmpfs, the same for all ranks of a host: arenas and segments.
+  // Holds arenas and segments. It is on tmpfs, and the same for all ranks of a host.
+  std::string directory;
 };
+
+class Rehearsal;
 
 // One per process. Threads: everything is called by the training thread, unless said otherwise.
 // An Error is final: the job is over, or this process has no place in it.
-class Rehearsal;
-
 class Worker {
  public:
   // Does: holds the lifeline, and begins to connect and register (a spare does not: see
-  // identity()). Call it in the main thread. Without MS_ROLE the process is a world of its own:
-  // there is no scheduler, and its directory is removed at exit. Returns at once; a scheduler that
-  // does not answer is reported by whoever first waits for it.
+  // identity()). Call it in the main thread. Without MS_ROLE the process trains alone: there is no
+  // scheduler, and its directory is removed at exit. Returns at once; a scheduler that does not
+  // answer is reported by the first call that waits for it.
   [[nodiscard]] static Result<std::unique_ptr<Worker>> start(const config::Settings& settings);
   ~Worker();  // Hangs up and lets go of the lifeline. So does exit().
   Worker(const Worker&) = delete;
@@ -47,11 +48,13 @@ class Worker {
   // the same at once. Errors: no scheduler within HOLDFAST_SCHEDULER_TIMEOUT; refused, and why.
   [[nodiscard]] Result<Identity> identity();
 
-  [[nodiscard]] bool solo() const;  // A world of its own, without a scheduler.
-  // The rank of a spare that was started for one, known from its start; kNoRank: of any other.
+  [[nodiscard]] bool solo() const;  // This process trains alone, without a scheduler.
+  // The rank for which this spare was started; known from its start. kNoRank: any, or it is no
+  // spare.
   [[nodiscard]] Rank bound_rank() const;
-  void note_step(Version version) const;   // It is made: the agent is to know so after our end.
-  [[nodiscard]] bool waits_spare() const;  // identity() would wait for a place to become free.
+  // The step is made. The agent can read that after this process's end.
+  void note_step(Version version) const;
+  [[nodiscard]] bool waits_spare() const;  // A spare: identity() would wait for a place.
   [[nodiscard]] const config::Settings& settings() const;
   [[nodiscard]] const io::Trace& trace() const;
 
@@ -62,17 +65,17 @@ class Worker {
 
   // Brings an event to the trainer machine. Any thread.
   void tell(const trainer::Event& event);
-  // Waits for what the machine wants next of the training thread. Every program call that was told
-  // ends with trainer::Return.
+  // Waits for the next work that the machine has for the training thread. After each call of the
+  // program that it was told, the last work is a trainer::Return.
   [[nodiscard]] trainer::Work next_work();
-  [[nodiscard]] Generation generation() const;  // The newest that the machine said to train in.
-  // Called when the groups of a generation and of those before are to end. It must not block, and
-  // returns whether no sum is under way. Null: no more; after the return the old one is not
-  // running.
+  [[nodiscard]] Generation generation() const;  // The newest in which the machine said to train.
+  // `handler` is called when the groups of a generation and of earlier ones have to end. It must
+  // not block, and returns whether no sum is under way. Null: no handler any more. After the return
+  // the former handler is not running.
   void on_stop(std::function<bool(Generation)> handler);
 
-  // What is rehearsed (HOLDFAST_REHEARSE), once identity() has returned; null: nothing. Then
-  // there is no scheduler: it leads the trainer machine.
+  // The rehearsal that this process is (HOLDFAST_REHEARSE), once identity() has returned: it leads
+  // the trainer machine in the scheduler's place. Null: this process does not rehearse.
   [[nodiscard]] Rehearsal* rehearsal() const { return shared_rehearsal().get(); }
   [[nodiscard]] const std::shared_ptr<Rehearsal>& shared_rehearsal() const;
 
@@ -84,14 +87,14 @@ class Worker {
 
   // Tells the scheduler that this rank's training has ended in good order (where Session::join()
   // never came back: without training), and waits until that is on record, at most for
-  // settings().scheduler_timeout; then it warns.
-  // Nothing to do for a world of its own and for a spare without a place.
+  // settings().scheduler_timeout; then it warns. Does nothing in a process that trains alone, and
+  // in a spare without a place.
   [[nodiscard]] Status end();
 
   // Tells the scheduler that the job can not go on and waits until that is on record (5 s at most).
-  // Returns the error that the caller shall give.
+  // Returns the error that the caller is to return.
   [[nodiscard]] Error fail(const wire::Reason& reason);
-  [[nodiscard]] Error fail(std::string words);  // The program's own.
+  [[nodiscard]] Error fail(std::string words);  // The same for an error of the program.
 
  private:
   struct Control;

@@ -20,12 +20,12 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Duration kHeartbeat = AgentWatch::kEvery;
-constexpr Duration kFaultPatience =
-    20s;                                // From a group that can not be formed to word of its cause.
+// From a group that can not be formed to the scheduler's word of its cause.
+constexpr Duration kFaultPatience = 20s;
 constexpr Duration kLinkPatience = 1s;  // From the end of a group to the complaint about it.
 constexpr Duration kProgressInterval = 250ms;
-constexpr Duration kProgressOfEach =
-    100us;  // So that the scheduler hears no more in a large world.
+// Times the number of workers: in a large world each of them reports more rarely.
+constexpr Duration kProgressOfEach = 100us;
 
 trainer::Options trainer_options(const config::Settings& settings) {
   return {.solo = settings.role == config::Role::kNone,
@@ -56,7 +56,7 @@ void Worker::Control::begin() {
   loop.post([this] { link.open(); });
   loop.after(kHeartbeat, [this] { beat(); });
   thread = std::thread([this] {
-    (void)os::take_short_slice();  // So that the training threads stop when they are to.
+    (void)os::take_short_slice();  // So that it can stop the training threads at once.
     loop.run();
   });
 }
@@ -96,7 +96,7 @@ Status Worker::Control::begin_rehearsal() {
       Rehearsal::begin(*folder, settings.rehearse, settings.attempt == 2, [this] { see_agent(); });
   if (!begun) return begun.error();
   rehearsal = *std::move(begun);
-  // If the host's memory runs out, no rank is to be killed for this process.
+  // If the host's memory runs out, the kernel kills this process first, and no rank for it.
   const os::Fd score(::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
   if (score) (void)os::write_all(score.get(), "1000");
   rank = settings.rehearse;
@@ -122,7 +122,7 @@ void Worker::Control::step(const member::Event& event) {
   }
 }
 
-// How many lower ranks share this rank's host. Where all do, nobody is told of peers.
+// How many lower ranks share this rank's host. `peers` is empty if all do.
 Rank local_rank_among(const std::vector<PeerPlace>& peers, Rank rank) {
   const auto me = static_cast<std::size_t>(rank);
   if (me >= peers.size()) return rank;
@@ -201,8 +201,8 @@ void Worker::Control::carry_out(trainer::Say& a) {
 
 // StopGroup is answered at once.
 void Worker::Control::carry_out(trainer::StopGroup& a) {
-  // All ranks wait for the last one to stop: it shall not have to wait for a processor as well,
-  // which spares and new processes keep busy now.
+  // All ranks wait for the last one to stop, so this one must not have to wait for a core, too:
+  // spares and new processes keep the cores busy now.
   if (training_thread != 0) (void)os::take_short_slice(training_thread);
   events.push_back(trainer::GroupStopped{!stop_groups || stop_groups(a.generation)});
 }

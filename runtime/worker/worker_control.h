@@ -1,5 +1,5 @@
-// Worker::Control: what a worker's control thread and its training thread share, and the control
-// thread's part. A room of worker.cc alone.
+// Worker::Control: what a worker's control thread and its training thread share, and what the
+// control thread does. For worker.cc and worker_control.cc only.
 #pragma once
 
 #include <atomic>
@@ -40,7 +40,7 @@ struct Worker::Control {
   }
   Result<Identity> place_in_world();
 
-  // In the loop's thread.
+  // Called in the loop's thread.
   void greet_scheduler();
   void lose_scheduler(const Error& why);
   void beat();
@@ -54,7 +54,7 @@ struct Worker::Control {
   void do_it(member::Say& a);
   void do_it(member::GiveUp& a);
 
-  // In any thread.
+  // Called in any thread.
   void post(member::Event event);
   void tell(const trainer::Event& event);
   void carry_out(trainer::Do& a);
@@ -62,7 +62,7 @@ struct Worker::Control {
   void carry_out(trainer::StopGroup& a);
   void carry_out(trainer::StopRepair&) { neighbours.stop_repair(); }
   void carry_out(trainer::Resume& a);
-  // Outside of the lock: nobody waits for the file.
+  // Called without the lock, so that nobody waits for the trace's file.
   void trace_event(const trainer::NoteStopped& a);
   void trace_event(const trainer::NoteParked& a);
   void trace_event(const trainer::Resume& a);
@@ -105,8 +105,8 @@ struct Worker::Control {
                               step(member::AddressesFound{std::move(book)});
                             },
                         .on_overdue = [this] { step(member::AddressesOverdue{}); }}};
-  // A promoted spare: its agent has given all its threads a short slice, and those that they have
-  // made since have it from them. `lifeline_holder` keeps it.
+  // For a promoted spare, all threads of which have a short slice: their agent gave it to them, or
+  // they inherited it. When training goes on, all but `lifeline_holder` lose it.
   bool hurried = false;
   pid_t lifeline_holder = 0;
 
@@ -116,9 +116,9 @@ struct Worker::Control {
   trainer::Machine trainer;
   std::deque<trainer::Event> events;  // Not empty: some thread brings them to the machine.
   std::deque<trainer::Work> work;
-  std::optional<Identity> place;  // Without its directory.
+  std::optional<Identity> place;  // Its directory is not set.
   std::optional<Error> over;
-  bool stood_by = false;              // As of member::GiveUp.
+  bool stood_by = false;              // See member::GiveUp.
   std::optional<Error> out_of_reach;  // While the scheduler has been gone for too long.
 
   std::function<bool(Generation)> stop_groups;
@@ -129,7 +129,7 @@ struct Worker::Control {
   std::shared_ptr<Rehearsal> rehearsal;  // Set before the trainer machine hears of anything.
 
   std::atomic<pid_t> training_thread = 0;
-  std::atomic<Rank> rank = kNoRank;  // Once it is known.
+  std::atomic<Rank> rank = kNoRank;  // kNoRank until it is known.
 
   std::thread thread;  // Last: it uses all above.
 };

@@ -23,8 +23,8 @@ class Papers {
  public:
   explicit Papers(const std::string& authority_name = "authority");
 
-  // Replaces the certificate of a role; returns its serial number. Its role is added if `request`
-  // names none and `any_role` is not set.
+  // Replaces the certificate of a role; returns its serial number. The extended key usage of the
+  // role is added, unless `request` names one or `any_role` is set.
   long issue(Role role, Request request, bool any_role = false);
   // Replaces the revocation list, in place.
   void revoke(const std::set<long>& serials, const Validity& validity = {});
@@ -32,9 +32,9 @@ class Papers {
   [[nodiscard]] std::string path(const std::string& name) const { return folder / name; }
 
   [[nodiscard]] Result<std::shared_ptr<Context>> context(Role role) const;
-  // The error of making it; "none".
+  // The error of context(role), or "none".
   [[nodiscard]] std::string error_of(Role role) const;
-  // A connection of somebody who does not check himself, nor his peer.
+  // A connection of an end that checks neither its own certificate nor its peer's.
   [[nodiscard]] SslPtr careless(Role role) const;
 
   os::TemporaryFolder folder;
@@ -42,7 +42,7 @@ class Papers {
   Config config;
 };
 
-// Two connections that meet under one version of TLS.
+// meet() for two connections that are limited to one version of TLS.
 Meeting meet_under(int version, const Result<SslPtr>& server, const Result<SslPtr>& client);
 
 }  // namespace holdfast::tls

@@ -12,6 +12,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -40,6 +41,9 @@ _OUTGROWN: Final = (
     "have its full size when State is made"
 )
 
+# Is shown the tensors and the other objects that are kept, as they are written.
+See = Callable[[list[tuple[Key, Tensor]], dict[str, Any]], None]
+
 
 class Image:
     """Writes and reads the images of one State."""
@@ -57,7 +61,7 @@ class Image:
         shared, size, tensors = kept.room_of_tensors(common)
         self.common = shared + ALIGN if common else 0
         self.common += -self.common % ALIGN
-        room = 8 * len(self._pickle(objects)) + 512 * (8 + 4 * tensors) + kept.room
+        room = 8 * len(self._pickle(objects, lambda _: None)) + 512 * (8 + 4 * tensors) + kept.room
         self._start = _head.BYTES + max(_LEAST_OBJECTS, 1 << (room - 1).bit_length())
         self._start += -self._start % ALIGN
         total = self.common + self._start + size + (1 << 20)
@@ -74,17 +78,25 @@ class Image:
             tensor = self._kept.parameter_of(key[1], key[2])
         return key[0] in ("model", "state") and id(tensor) in self._common
 
-    def _pickle(self, objects: dict[str, Any]) -> bytes:
+    def _pickle(self, objects: dict[str, Any], see: Callable[[dict[str, Any]], None]) -> bytes:
         try:
-            return pickle.dumps({**objects, **self._kept.objects()}, pickle.HIGHEST_PROTOCOL)
+            kept = self._kept.objects()
+            see(kept)
+            return pickle.dumps({**objects, **kept}, pickle.HIGHEST_PROTOCOL)
         except UserError:
             raise
         except Exception as error:
             raise UserError(f"something that State keeps can not be pickled: {error}") from error
 
     @torch.no_grad()
-    def write(self, view: memoryview, objects: dict[str, Any], with_gradients: bool) -> None:
-        """Fill an image with the state as it is now."""
+    def write(
+        self,
+        view: memoryview,
+        objects: dict[str, Any],
+        with_gradients: bool,
+        see: See = lambda *_: None,
+    ) -> None:
+        """Fill an image with the state as it is now. `see` gets what is kept."""
         memory = torch.frombuffer(view, dtype=torch.uint8)
         found = list(self._kept.walk(with_gradients))
         tensors = [tensor for _, tensor in found]
@@ -94,7 +106,7 @@ class Image:
             shared = [self._is_common(*entry) for entry in found]
             plan = Plan(keys, tensors, shared, (ALIGN, self.common + self._start))
             self._plan = plan
-        head = Head(plan.pickled, self._pickle(objects), self._start)
+        head = Head(plan.pickled, self._pickle(objects, partial(see, found)), self._start)
         most = max(ALIGN, self.common)
         if head.size > self._start or plan.end > len(view) or plan.common_end > most:
             raise UserError(_OUTGROWN.format(len(view)))

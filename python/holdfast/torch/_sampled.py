@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -20,14 +20,21 @@ from holdfast._say import say
 from holdfast.torch._engine import Engine
 from holdfast.torch._kept import Kept
 from holdfast.torch._optimizers import local
+from holdfast.torch._plan import Key
 from holdfast.torch._position import Progress
 
 
-def everything_in(kept: Kept) -> Iterator[tuple[str, Any]]:
-    """Yield tensors and plain objects, each with the name that a person would look for."""
-    for key, tensor in kept.walk(False):
-        yield ".".join(str(part).strip(".") for part in key[1:]), tensor
-    objects = kept.objects()
+def everything_in(
+    kept: Kept, tensors: Iterable[tuple[Key, Tensor]], objects: dict[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """Yield tensors and plain objects, each with the name that a person would look for.
+
+    `tensors`, `objects`: what kept.walk() and kept.objects() have returned.
+    """
+    for key, tensor in tensors:
+        is_gradient = key[0] == "gradient"
+        name = ".".join(str(part).strip(".") for part in key[2 if is_gradient else 1 :])
+        yield f"the gradient of {name}" if is_gradient else name, tensor
     yield from objects["others"].items()
     yield from ((f"run.{name}", value) for name, value in kept.values.all.items())
     yield from ((f"{name}.param_groups", groups) for name, groups in objects["groups"].items())
@@ -92,18 +99,22 @@ class Sampled:
             self._note("its batch", batch)
         return batch
 
-    def end(self) -> None:
-        """Note what is kept after the step. Requires: its sums have ended."""
-        if self.on and not self._engine.marked:
+    def kept(self, tensors: Iterable[tuple[Key, Tensor]], objects: dict[str, Any]) -> None:
+        """Note what is kept after the step: what its commit writes, so nothing is asked twice."""
+        if self.on:
             self._note("whether to stop", self._progress.wish)
-            for name, thing in everything_in(self._kept):
+            for name, thing in everything_in(self._kept, tensors, objects):
                 self._note(f"`{name}` after the step", thing)
+
+    def end(self) -> None:
+        """Note no more gradients of this step."""
+        while self._hooks:
+            self._hooks.pop().remove()
 
     def leave(self) -> None:
         """Note nothing more of this step."""
         self.on = False
-        while self._hooks:
-            self._hooks.pop().remove()
+        self.end()
 
     def _note(self, name: str, thing: Any) -> None:
         """Note a thing. What can not be digested is noted by its name alone."""

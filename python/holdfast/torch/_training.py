@@ -84,9 +84,9 @@ class Training:
             self._remark(advise_of_attributes(self._attributes, now))
             self.seen = True
         self.results.prune()
-        self.sampled.end()
-        self.sampled.leave()  # commit() restores a void step.
-        is_made = self.versions.commit(self.has_updated, may_wait)
+        self.sampled.end()  # commit() restores a void step.
+        is_made = self.versions.commit(self.has_updated, may_wait, self.sampled.kept)
+        self.sampled.leave()
         self.engine.in_step = self.engine.marked = False
         self.replaying = not is_made
         if not is_made:

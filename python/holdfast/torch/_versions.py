@@ -24,7 +24,7 @@ from holdfast.torch._drift import Drift
 from holdfast.torch._engine import Engine
 from holdfast.torch._gradients import Gradients
 from holdfast.torch._greeting import Again, Hello, greet, greet_again
-from holdfast.torch._image import Image
+from holdfast.torch._image import Image, See
 from holdfast.torch._kept import Kept
 from holdfast.torch._optimizers import local
 from holdfast.torch._plan import Key
@@ -154,14 +154,15 @@ class Versions(_versions.Versions):
 
     # ---- End ------------------------------------------------------------------------------------
 
-    def commit(self, has_updated: bool, may_wait: bool = False) -> bool:
+    def commit(self, has_updated: bool, may_wait: bool, see: See) -> bool:
         """End a step. False: it is void, and everything is as before it.
 
-        `may_wait`: the program may do something else before it makes the step again.
+        `may_wait`: the program may do something else before it makes the step again. `see` is shown
+        what is kept.
         """
         self._engine.settle()
         self._progress.n += 1
-        if self._commit(has_updated):
+        if self._commit(has_updated, see):
             return True
         if not may_wait:  # Stop first, so that no rank waits for a copy of this state.
             with suppress(LeftError):  # The replay will raise it.
@@ -169,7 +170,7 @@ class Versions(_versions.Versions):
         self.restore()
         return False
 
-    def _commit(self, has_updated: bool) -> bool:
+    def _commit(self, has_updated: bool, see: See = lambda *_: None) -> bool:
         engine, progress = self._engine, self._progress
         engine.settle()
         if engine.marked:  # Never stage what echoes have touched.
@@ -178,7 +179,7 @@ class Versions(_versions.Versions):
         if progress.n and not self._hear():
             return False
         gradients = self._gradients.end_step(has_updated)
-        self._image.write(self.next, self._objects(), gradients)
+        self._image.write(self.next, self._objects(), gradients, see)
         return self._end()
 
     def commit_result(self, key: Key, result: bytes) -> bool:

@@ -79,9 +79,13 @@ def _watch(plan: dict[str, Any], rank: int | None) -> None:
         from holdfast.torch._sampled import everything_in
         from holdfast.verify._contents import things_of
 
+        def all_of(state: Any) -> Any:
+            kept = state.kept
+            return everything_in(kept, kept.walk(False), kept.objects())
+
         def made(seat: Any) -> Any:
             places.watch_torch()
-            return observe(seat, lambda state: everything_in(state.kept), things_of)
+            return observe(seat, all_of, things_of)
 
         module.observer_factory = made  # type: ignore[attr-defined]
 
