@@ -21,7 +21,7 @@ import threading
 import time
 from pathlib import Path
 
-SPARE_DESCRIPTORS = 256  # For what else a process has open.
+SPARE_DESCRIPTORS = 256  # For everything else that a process has open.
 STORE = """
 import datetime, os, sys, time, threading
 from torch.distributed import TCPStore
@@ -46,7 +46,7 @@ os._exit(0)
 
 
 def under_tls(binaries, folder):
-    """The environment and the config.json of a small authority."""
+    """Makes certificates; returns the environment and the config.json for them."""
     subprocess.run([binaries / "holdfast", "tls", "new", folder / "tls", "--hosts", "127.0.0.1"], check=True,
                    stdout=subprocess.DEVNULL)
     passwords = {f"HOLDFAST_TLS_{role.upper()}_PASSWORD_FILE": str(folder / "tls" / f"{role}.password")
@@ -55,7 +55,7 @@ def under_tls(binaries, folder):
 
 
 def without_dns(folder):
-    """Words before a command, for which names come from files alone; none where this can not be had."""
+    """Words to put before a command so that it looks names up in files alone; empty if that is not possible."""
     names = folder / "nsswitch.conf"
     names.write_text("hosts: files\n")
     words = ["unshare", "-m", "sh", "-c", 'mount --bind "$0" /etc/nsswitch.conf && exec "$@"', names]

@@ -36,9 +36,9 @@ sys.path.insert(0, str(ROOT / "tests" / "hosts"))
 from common import fleet_of  # noqa: E402
 from job import Trace  # noqa: E402
 
-START_S = 120  # Reached by a hang alone.
-WARM_S = 20  # For a spare to come from its first words to where it waits. One that does not is cold, and the line says so.
-LIMIT_S = 120  # From the loss: what takes longer counts as never.
+START_S = 120  # Only a hang takes so long.
+WARM_S = 20  # From a spare's first words to where it waits. A spare that takes longer counts as cold, and the line says so.
+LIMIT_S = 120  # From the loss. A recovery that takes longer counts as never.
 HEALTHY, HEALTHY_S = 12, 1  # At least so many steps, and seconds, before the loss.
 LOST, STAYS, SPARE = 1, 0, 2  # The hosts. Host 0 has the scheduler, or torchrun's store.
 PHASES = ("detection", "stop", "transfer", "reform", "step")
@@ -109,8 +109,8 @@ else:
         times.append((time.perf_counter() - before) * 1e3)
     print(sorted(times)[1])
 """
-# A virtual machine may take 5 s for a GB that it has not touched for a while, in place of 0.6 s. A host that is lost silently gives its memory
-# back at that moment. This holds some until then, so that it is at hand after a loud loss too.
+# On a virtual machine, a GB of memory that was not used for a while may take 5 s instead of 0.6 s. A host that is lost silently frees its
+# memory at that moment. This program holds memory until the loss, so that some is ready after a loud loss too.
 HELD_MEMORY = """
 import mmap, sys
 size = int(sys.argv[1]) << 20
@@ -127,12 +127,12 @@ def now():
 
 
 class Job:
-    """One job on a fleet of three hosts. What it started ends with the fleet."""
+    """One job on a fleet of three hosts. Its processes end with the fleet."""
 
     def __init__(self, options, fleet, folder, how, size):
         self.options, self.fleet, self.folder, self.how = options, fleet, folder, how
         self.mark = f"BENCH_MARK={secrets.token_hex(8)}"
-        self.cold = False  # The spare.
+        self.cold = False  # Whether the spare was not ready at the loss.
         self.parameters = round(size * 1e6 / 12)
         (folder / "trace").mkdir()
         self.trace = Trace(folder / "trace")
@@ -149,7 +149,7 @@ class Job:
             self.env |= {"PYTHONPATH": str(options.build / "python"), "HOLDFAST_TOKEN_FILE": str(token), "HOLDFAST_TRACE": str(folder / "trace"),
                          "HOLDFAST_JOB": f"fault-{secrets.token_hex(4)}"}
         self.agents = {host: self.start(host) for host in (STAYS, LOST)}
-        if how == "torchrun":  # It must not be one of the first two.
+        if how == "torchrun":  # Start it last: it must not be one of the first two.
             self.until(lambda: self.healthy(1), "the first step")
         self.agents[SPARE] = self.start(SPARE)
         self.until(self.spare_waits, "the spare host")
@@ -175,7 +175,7 @@ class Job:
                 f"--local-addr={self.fleet.address(host)}", *program]
 
     def start(self, host):
-        name, value = self.mark.split("=")  # torchrun tells only by these logs that the spare host's agent waits.
+        name, value = self.mark.split("=")  # Only torchrun's logs show that the spare host's agent waits.
         env = {**self.env, name: f"{value}-{host}", **({"TORCH_LOGS": "+torch.distributed.elastic"} if self.how == "torchrun" else {})}
         with open(self.folder / f"said-{host}.log", "ab") as said:
             return self.fleet.popen(host, [str(word) for word in self.command(host)], env=env, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=self.folder)
@@ -210,7 +210,7 @@ class Job:
         return "\n".join(f"--- {path.relative_to(self.folder)}\n{path.read_text(errors='replace')[-2500:]}" for path in sorted(self.folder.rglob("*.log")))
 
     def processes(self, host):
-        """On this host, the agent first."""
+        """The pids of the job's processes on a host, the agent first."""
         needle, found = f"{self.mark}-{host}\0".encode(), []
         for process in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
@@ -220,7 +220,7 @@ class Job:
         return sorted(found, key=lambda pid: (pid != agent, pid))
 
     def lose(self, fault):
-        """Host 1 is lost. When that began."""
+        """Loses host 1; returns the time when that began."""
         pids = self.processes(LOST)
         self.agents.pop(LOST)
         self.held.communicate()
@@ -243,7 +243,7 @@ class Job:
         return event["started"] not in before if self.how == "torchrun" else event["generation"] > before
 
     def first_steps(self, before):
-        """rank -> its first step since the loss; once all have one. Of a new generation, or of a new process."""
+        """Waits until all ranks have made a new step; returns rank -> its first. New: of a new generation or process."""
 
         found = {}
         for event in sorted(self.trace.events("step"), key=lambda event: event["t_ns"]):
@@ -266,7 +266,7 @@ class Job:
         return found | ({"notes": ""} if self.how == "torchrun" else self.phases(begin, end))
 
     def phases(self, begin, end):
-        """Milliseconds of each, and what is odd. A host numbers its processes by itself, so the scheduler's events are known by their fields."""
+        """Milliseconds of each phase, and notes. Process ids differ between hosts, so the scheduler's events are known by their fields."""
         lines = sorted(self.trace.lines, key=lambda event: event["t_ns"])
         later = [event for event in lines if begin < event["t_ns"] <= end]
 
@@ -287,7 +287,7 @@ class Job:
 
 
 def raw(options, fleet, folder, size):
-    """Milliseconds for so many bytes, one way."""
+    """Milliseconds that the state's bytes take over one raw socket, one way."""
     program = folder / "raw.py"
     program.write_text(RAW)
     words = [options.python, program, "serve", str(round(size * 1e6))]

@@ -21,7 +21,7 @@ from common import fleet_of  # noqa: E402
 
 SIZES = {"4 KB": 4 << 10, "1 MB": 1 << 20, "25 MB": 25 << 20}
 ROUNDS = 3
-LIMIT_S = 300  # Reached by a hang alone.
+LIMIT_S = 300  # Only a hang takes so long.
 PROGRAM = """
 import json, os, statistics, sys, time
 import torch, torch.distributed as dist
@@ -128,7 +128,7 @@ def with_torch(arguments, fleet, folder, backend, text=PROGRAM, words=(json.dump
 
 
 def raw(arguments, fleet, folder, size):
-    """A sum of so many bytes takes at least as long."""
+    """Microseconds of the bytes of a sum over bare sockets, which a sum takes at least."""
     program = folder / "raw.py"
     program.write_text(RAW)
     running = []
@@ -141,7 +141,7 @@ def raw(arguments, fleet, folder, size):
 
 
 def under_tls(arguments, fleet, folder):
-    """What the variables of a job under TLS are."""
+    """Makes certificates; returns the variables of a job under TLS."""
     papers = folder / "tls"
     subprocess.run([arguments.build / "bin/holdfast", "tls", "new", papers, "--hosts", fleet.address(0)], check=True, capture_output=True)
     return {"HOLDFAST_TLS_CONFIG": str(papers / "config.json"), "HOLDFAST_TLS_CLIENT_PASSWORD_FILE": str(papers / "client.password"),
@@ -149,7 +149,7 @@ def under_tls(arguments, fleet, folder):
 
 
 def cipher_rate():
-    """Bytes a second that one core encrypts, or decrypts, in records as TLS has them."""
+    """Bytes that one core encrypts or decrypts in a second, in records of TLS's size."""
     told = subprocess.run(["openssl", "speed", "-mr", "-evp", "aes-256-gcm", "-bytes", "16384", "-seconds", "1"], capture_output=True, text=True, check=True).stdout
     return float(told.strip().splitlines()[-1].split(":")[-1])
 

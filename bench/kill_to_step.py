@@ -30,7 +30,7 @@ from torchrun import Torchrun  # noqa: E402
 
 SPARE_LIMIT = 120  # Seconds: a spare starts only while nothing else wants the processor.
 UNSEEN = 0.25  # Seconds after a kill in which the bench does nothing.
-BATCH = 16  # Of each worker.
+BATCH = 16  # Samples of each worker.
 OUTLIER = 3  # Medians: a recovery that took longer is explained.
 TORCHRUN_LIMIT = 90  # Seconds for a start or a restart, on a busy machine.
 
@@ -54,7 +54,7 @@ def first_steps(trace, at, belongs, workers):
 
 
 def of_new_generation(trace, at):
-    """What tells a step made after the recovery."""
+    """A function that tells whether a step was made after the recovery."""
     newest = max((e["generation"] for e in trace.events("resume") if e["t_ns"] > at), default=None)
     return lambda event: event["generation"] == newest
 
@@ -109,12 +109,12 @@ def ours(arguments, spares, rounds, folder):
         job.until(lambda t: t.newest_step() >= 20, what="the first steps")
         startup = (min(e["t_ns"] for e in job.trace.events("step")) - began) / 1e6
         for _ in range(rounds):
-            time.sleep(3.0)  # All have stepped for a while.
+            time.sleep(3.0)  # Let all ranks make steps for a while.
             job.until(lambda t: t.ready_spares() >= spares, limit=SPARE_LIMIT, what="a ready spare", every=0.1)
             victim = job.trace.pid_of(random.randrange(arguments.workers))
             at = now()
             kill(victim)
-            # The traces have the times. Who reads them takes a core from the job: not while it recovers.
+            # The traces have the times. Do not read them during the recovery: that takes a core from the job.
             time.sleep(UNSEEN)
             if not job.until(lambda t, at=at: first_steps(t, at, of_new_generation(t, at), arguments.workers),
                              what="a step of all ranks", every=0.1):

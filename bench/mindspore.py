@@ -79,7 +79,7 @@ print("MEDIAN", sorted(times[5:])[len(times[5:]) // 2] * 1e3, flush=True)
 
 
 class Run:
-    """A job under way, ours or plain."""
+    """A job under way, under Holdfast or plain MindSpore."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ def median(what: str, program: str, **more: str) -> None:
 
 
 class Victim(NamedTuple):
-    """Who was killed, and when."""
+    """The process that was killed, and the time."""
 
     pid: int
     time: float
@@ -160,7 +160,7 @@ class Victim(NamedTuple):
 
 
 def strike(run: Run, rank: int) -> Victim:
-    """Kill whoever has a rank."""
+    """Kill the process that has a rank."""
     log = run.folder / "logs" / f"worker_{rank}.log"
     pid = int(re.findall(STEP, log.read_text(), re.M)[-1][1])
     killed = Victim(pid, time.time(), time.monotonic_ns())
@@ -169,7 +169,7 @@ def strike(run: Run, rank: int) -> Victim:
 
 
 def kill(spares: int, rehearse: bool = False) -> None:
-    """Kill rank 0's process; wait for a step that nobody had made, of both ranks."""
+    """Kill rank 0's process; wait until both ranks have made a new step."""
     more = {"EPOCHS": "100", "PAUSE": "0.02", "HOLDFAST_TRACE": "trace"}
     run = Run(TRAIN, 2, ours=True, spares=spares, rehearse=rehearse, **more)
     try:
@@ -198,7 +198,7 @@ def kill(spares: int, rehearse: bool = False) -> None:
 def gasp() -> None:
     """Kill rank 1's process; see when the last checkpoint of rank 0 has its name."""
     switches = {"MS_ENABLE_TFT": "{TTP:1}", "MINDIO_FOR_MINDSPORE": "1", "WIDTH": "800"}
-    # In the documents' scripts a step is what the others have to end before they can save.
+    # As in the documents' scripts, the other rank has to end its step before it can save.
     run = Run(TRAIN, 2, ours=True, spares=2, EPOCHS="100", HOLDFAST_TRACE="trace", **switches)
     try:
         run.wait_for(STEP, 60)
@@ -227,7 +227,7 @@ def events(run: Run, victim: Victim) -> list[dict[str, Any]]:
 
 
 def show_phases(run: Run, victim: Victim) -> None:
-    """Print what happened after the kill, if that is wanted."""
+    """Print what happened after the kill, if MINDSPORE_BENCH_PHASES is set."""
     if os.environ.get("MINDSPORE_BENCH_PHASES"):
         for event in events(run, victim)[:60]:
             after = (event["t_ns"] - victim.monotonic_ns) / 1e6

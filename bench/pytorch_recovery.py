@@ -42,7 +42,7 @@ from job import Trace, free_port  # noqa: E402
 
 PROGRAM = str(HERE / "pytorch_training.py")
 MARK = "HOLDFAST_BENCH_RUN"
-LIMIT_S = 300  # For whatever is waited for; starting torchft takes minutes on a busy machine.
+LIMIT_S = 300  # For each wait. The start of torchft takes minutes on a busy machine.
 Event = dict[str, Any]
 
 
@@ -65,7 +65,7 @@ class Run:
             ]
 
     def poll(self) -> list[Event]:
-        """Read on."""
+        """Read what was added; return it."""
         found: list[Event] = self._trace.poll()
         return found
 
@@ -87,7 +87,7 @@ class Run:
             if time.monotonic() > end or any(p.poll() is not None for p in self.launchers):
                 text = (self.folder / "output.txt").read_text(errors="replace")[-3000:]
                 raise RuntimeError(f"{what} did not come within {LIMIT_S} s\n{text}")
-            time.sleep(0.1)  # The traces have the times; to look more often takes a core from it.
+            time.sleep(0.1)  # The traces have the times. More looks would take a core from the job.
 
     def _processes(self) -> list[int]:
         found = []
@@ -163,7 +163,7 @@ def alive(pid: int) -> bool:
 
 
 def waiting_spare(run: Run) -> list[int]:
-    """Return the spares that have done all they can do before they get a rank."""
+    """Return the spares that are ready, and wait for a rank."""
     promoted = {e["pid"] for e in run.of("promoted")}
     return [e["pid"] for e in run.of("waiting") if e["pid"] not in promoted and alive(e["pid"])]
 
@@ -174,7 +174,7 @@ def newest(run: Run) -> dict[int, int]:
 
 
 def all_stepped(run: Run, victim: int, killed: int, at: int, ranks: int) -> dict[int, Event] | None:
-    """Return each rank's first step together with the victim's successor."""
+    """Return each rank's first step with the victim's successor; None: not all have one yet."""
     mine = [e for e in run.steps(at) if e["rank"] == victim and e["pid"] != killed]
     if not mine:
         return None
@@ -188,26 +188,26 @@ def all_stepped(run: Run, victim: int, killed: int, at: int, ranks: int) -> dict
 
 
 def went_on(run: Run, pid: int, at: int, end: int) -> int:
-    """Return when a process ended its longest pause after the kill; a step may still have ended."""
+    """Return when a process ended its longest pause after the kill, which need not be the first."""
     times = sorted(e["t_ns"] for e in run.steps() if e["pid"] == pid and e["t_ns"] <= end)
     after = [(b - a, b) for a, b in itertools.pairwise(times) if b > at]
     return max(after)[1] if after else end
 
 
 def healthy_steps(run: Run, ranks: int) -> None:
-    """Wait for some, and for any instant of a step."""
+    """Wait for some healthy steps, then until a random instant of a step."""
     mark = run.steps()[-1]["t_ns"]
     run.until(lambda: len(run.steps(mark)) > 20 * ranks, "healthy steps")
     time.sleep(random.uniform(0, 0.03))
 
 
 def schedulers(run: Run) -> list[Event]:
-    """Return the beginnings of those that have served the job."""
+    """Return the start events of all schedulers of the job."""
     return [e for e in run.of("start") if e.get("role") == "scheduler"]
 
 
 def pauses_of(run: Run, rank: int, begin: int, end: int) -> list[float]:
-    """Return the milliseconds between a rank's steps, of which the later lies in an interval."""
+    """Return the milliseconds before each of a rank's steps in an interval."""
     times = sorted(e["t_ns"] for e in run.steps() if e["rank"] == rank)
     return [(b - a) / 1e6 for a, b in itertools.pairwise(times) if begin < b <= end]
 
@@ -237,7 +237,7 @@ def kill_once(run: Run, victim: int, ranks: int, fault: str) -> dict[str, Any]:
     outage = {}
     if fault == "scheduler":
         outage = kill_scheduler(run, ranks)
-        os.kill(schedulers(run)[-1]["pid"], signal.SIGKILL)  # And once more, right before the rank.
+        os.kill(schedulers(run)[-1]["pid"], signal.SIGKILL)  # Kill it again, right before the rank.
     else:
         healthy_steps(run, ranks)
     at = time.monotonic_ns()
@@ -257,7 +257,7 @@ def kill_once(run: Run, victim: int, ranks: int, fault: str) -> dict[str, Any]:
     return {
         "all": (end - at) / 1e6,
         "survivors": (max(gone_on, default=at) - at) / 1e6,
-        # The step under way may have been done after the kill all the same: then none is lost.
+        # The step under way may still have been done after the kill. Then no step is lost.
         "lost": max(0, before + 1 - found[victim]["step"]),
         "phases": phases,
         "outage": outage,
@@ -265,7 +265,7 @@ def kill_once(run: Run, victim: int, ranks: int, fault: str) -> dict[str, Any]:
 
 
 def memory(run: Run) -> float:
-    """Return the greatest rank's memory."""
+    """Return the memory of the rank that has most, in MB."""
     found = []
     for pid in newest(run).values():
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():

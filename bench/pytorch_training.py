@@ -27,7 +27,7 @@ say("start")
 if how == "holdfast":
     import holdfast
 
-    holdfast.init()  # The scheduler stays in here, without torch.
+    holdfast.init()  # The scheduler serves in here, and never imports torch.
 
 import datetime  # noqa: E402
 from typing import Any  # noqa: E402
@@ -44,7 +44,7 @@ torch.set_num_threads(1)
 
 
 class Data(Dataset[Any]):
-    """Samples that are drawn from their index."""
+    """Samples that are drawn by a seed that is their index."""
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -66,7 +66,7 @@ def build() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def loader(rank: int | None = None, size: int | None = None) -> DataLoader[Any]:
-    """Return this rank's batches; None: as the process group says."""
+    """Return this rank's batches. Arguments None: the process group's rank and size."""
     data = Data()
     sampler: Any = DistributedSampler(data, size, rank)
     return DataLoader(data, batch_size=64, sampler=sampler, num_workers=workers, drop_last=True)

@@ -23,13 +23,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "chaos
 from job import Job  # noqa: E402
 from torchrun import Torchrun  # noqa: E402
 
-# Fewer than 800 steps in all: after these the momentum of a weight without gradient is 0.9^800, a number with which the
-# processor counts many times more slowly, in both loops.
+# Fewer than 800 steps in all. By then the momentum of a weight without gradient has shrunk by 0.9^800 to a denormal number,
+# with which the processor is many times slower, in both loops.
 BLOCKS, STEPS = 18, 40
 
 
 def ours(arguments, workers, protect, folder):
-    """For each pair of blocks a step's milliseconds by the clock and of the processor, ours and the plain loop's."""
+    """For each pair of blocks: milliseconds of a step by the clock and of the processor, Holdfast's and the plain loop's."""
     path = Path(tempfile.mkdtemp(dir=folder))
     program = ["/usr/bin/env", "-u", "HOLDFAST_TRACE", arguments.bin / "bench_step", arguments.data, BLOCKS, STEPS]
     env = {"HOLDFAST_PROTECT": str(int(protect)), "OMP_NUM_THREADS": "1"}
@@ -60,7 +60,7 @@ def to_plain(pairs, kind):
 
 
 def costs(on, off, kind):
-    """Percent of the plain step, of one round."""
+    """What protection costs in one round, in percent of the plain step."""
     ratio = lambda pairs: statistics.median(a[kind] / b[kind] for a, b in pairs)  # noqa: E731
     return 100 * (ratio(on) - ratio(off))
 
@@ -83,7 +83,7 @@ def main():
     arguments = parser.parse_args()
     arguments.bin, arguments.data = arguments.bin.resolve(), arguments.data.resolve()
     cases = [(workers, protect) for workers in arguments.workers for protect in (False, True)]
-    found = {case: [] for case in cases}  # Of each round its pairs.
+    found = {case: [] for case in cases}  # By case: the pairs of each round.
     over_gloo = []
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
         for number in range(arguments.rounds):

@@ -49,7 +49,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "chaos
 from cluster import under_tls  # noqa: E402
 from job import Job, die_with_parent  # noqa: E402
 
-# By: is it under TLS? Each with what the scheduler's log is to say of it.
+# By whether the job is under TLS: each kind, with the reason that the scheduler's log has to give.
 KINDS = {
     False: {"half-open": "it has proven nothing",
             "random bytes": "it is of another release of Holdfast, or none",
@@ -60,7 +60,7 @@ KINDS = {
            "TLS": "it begins with TLS",
            "openings": "it has another token or is of another job"},
 }
-AT_ONCE = 64  # Without a rate. With one, twice as many as come in a second, so that a slow answer slows nobody.
+AT_ONCE = 64  # Connections at once without a rate. With a rate: twice as many as come in a second, so a slow answer delays no other.
 PATIENCE = 1.0  # Seconds for an answer.
 WARM_UP = 1.0  # Seconds in which strangers come before a window.
 BEFORE_REGISTER = (8, 9, 11, 17, 21)  # Kinds of frames whose body may be empty: Repaired, Progress, Finished, Heartbeat, Got.
@@ -77,7 +77,7 @@ def frame(kind):
 
 
 def proof(token, job, client, server):
-    """A worker's, in the clear (docs/formats/handshake.md). Its key: HKDF-SHA-256 of the token, of one block."""
+    """A worker's proof in the clear (docs/formats/handshake.md). Its key is one block of HKDF-SHA-256 of the token."""
     key = hmac.digest(hmac.digest(bytes(32), token, "sha256"), b"holdfast 2: client\1", "sha256")
     name, binding, worker = job.encode(), bytes(4), b"\0"
     return hmac.digest(key, len(name).to_bytes(4, "little") + name + binding + worker + client + server, "sha256")
@@ -94,7 +94,7 @@ def client_hello():
 
 
 def conversations(kind, job, token):
-    """For each stranger what it says: a generator that yields words, and is sent what was heard after each."""
+    """For each stranger a generator that yields what the stranger sends, and is sent each answer."""
     hello = client_hello()
     frames = [frame(number) for number in BEFORE_REGISTER]
 
@@ -133,7 +133,7 @@ def conversations(kind, job, token):
 class Strangers:
     def __init__(self, options):
         self.address, self.rate, self.is_half_open = ("127.0.0.1", options.port), options.rate, options.be == "half-open"
-        # A half-open connection makes room for the next one, where nobody has closed it: so as many come to the sink.
+        # A half-open connection that was not closed makes room for the next one, so that as many come to the sink.
         self.patience = PATIENCE if not self.is_half_open else options.open / options.rate if options.rate else 0.25
         self.conversations = conversations(options.be, options.job, options.token and Path(options.token).read_bytes().strip())
         self.open, self.came, self.under_way, self.began = options.open, 0, 0, time.monotonic()
@@ -146,7 +146,7 @@ class Strangers:
                 connection.setblocking(False)
                 await asyncio.wait_for(loop.sock_connect(connection, self.address), self.patience)
                 self.came += 1
-                first = self.is_half_open and self.came <= self.open  # They came at once, and go one by one.
+                first = self.is_half_open and self.came <= self.open  # The first ones come at once, and go one by one.
                 patience = self.patience * (self.came / self.open if first else 1)
                 conversation, heard = next(self.conversations), None
                 while True:
@@ -182,7 +182,7 @@ class Strangers:
 
 
 def sink():
-    """Accepts, reads, closes at the first bytes."""
+    """Accepts connections, and closes each at its first bytes."""
     server = socket.create_server(("127.0.0.1", 0), backlog=4096)
     server.setblocking(False)
     print(server.getsockname()[1], flush=True)
@@ -219,7 +219,7 @@ def start(*words):
 
 
 class Measured:
-    """A job that trains, and what it was seen to do."""
+    """A job that trains, and measurements of it."""
 
     def __init__(self, job, tls):
         self.job, self.tls = job, tls
@@ -234,12 +234,12 @@ class Measured:
         return int(text.split()[1]) * resource.getpagesize() / 1e6
 
     def refusals(self):
-        """The reasons in the log, each as often as it was said."""
+        """The reasons for refusals in the log, one for each line."""
         text = (self.job.folder / "log" / "scheduler.log").read_text(errors="replace")
         return re.findall(r"scheduler: refused(?: the connection of \S+)?: (.*?)(?: \(and of .*)?$", text, re.MULTILINE)
 
     def window(self, seconds):
-        """The median of rank 0's steps in milliseconds; of the scheduler its most memory, and its share of a core."""
+        """Measures for some seconds: median of rank 0's steps in ms; the scheduler's most memory, and its share of a core."""
         begin, most = time.clock_gettime_ns(time.CLOCK_MONOTONIC), 0.0
         used = processor_seconds(self.scheduler)
         end = time.monotonic() + seconds
@@ -321,7 +321,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=5.0, help="of a window in which steps are counted")
     parser.add_argument("--rate", type=int, default=500, help="strangers in a second; 0: as many as can be")
     parser.add_argument("--open", type=int, default=2000, help="how many half-open connections")
-    for name, default in (("--be", ""), ("--port", 0), ("--job", ""), ("--token", "")):  # Of the processes that this one starts.
+    for name, default in (("--be", ""), ("--port", 0), ("--job", ""), ("--token", "")):  # Only for processes that this one starts.
         parser.add_argument(name, type=type(default), default=default, help=argparse.SUPPRESS)
     options = parser.parse_args()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -38,7 +38,7 @@ class Torchrun:
         self.output.close()
 
     def until(self, found, limit):
-        """What `found` makes of the trace, as soon as that is something; ends the program after `limit` seconds."""
+        """Waits until found(trace) is not None, and returns it. Ends the program after `limit` seconds."""
         end = time.monotonic() + limit
         while True:
             self.trace.poll()

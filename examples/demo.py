@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "chaos
 from job import Job, kill  # noqa: E402
 
 WORKERS = 4
-BATCH = 16  # Of each.
+BATCH = 16  # Of each worker.
 
 
 def first_after(events, t_ns, key=lambda e: True):
@@ -26,13 +26,13 @@ def first_after(events, t_ns, key=lambda e: True):
 
 
 def who_told(trace, fault):
-    """By whom the scheduler knew of a death."""
+    """Words that say how the scheduler learned of a death."""
     told = fault and any(e["detected_ns"] == fault["detected_ns"] for e in trace.events("died"))
     return "Its agent told the scheduler, which" if told else "The scheduler"
 
 
 def successor(trace, rank, generation, killed_ns):
-    """Which process has the rank in this generation, and whether it was a spare that waited."""
+    """Words that say which process took the rank in a generation, and whether it was a waiting spare."""
     pid = next((e["pid"] for e in trace.events("resume") if e["rank"] == rank and e["generation"] == generation), None)
     if pid is None:
         return "Nobody took its place"
@@ -68,7 +68,7 @@ def spares_in_words(spares):
 
 
 class GoodOrder:
-    """A signal that ends us ends the job, too, and removes its folder."""
+    """Ends the job and removes its folder if a signal ends this process."""
 
     def __init__(self):
         self.came, self.starting = None, False
@@ -90,7 +90,7 @@ class GoodOrder:
 
     @contextlib.contextmanager
     def job(self, *arguments):
-        """A Job. A signal that comes while it is being started waits: nobody could end it yet."""
+        """A Job. A signal that comes while the job is being started is handled after that."""
         self.starting = True
         with Job(*arguments) as job:
             self.starting = False
@@ -100,7 +100,7 @@ class GoodOrder:
 
 
 def digits_in(folder):
-    """How many digits there are to train with, by the header of their labels."""
+    """The number of digits to train with, from the header of their labels."""
     return int.from_bytes((folder / "train-labels-idx1-ubyte").read_bytes()[4:8], "big")
 
 
@@ -115,7 +115,7 @@ def train(order, arguments, folder, name, victims):
         total = arguments.epochs * (digits_in(arguments.data) // (BATCH * WORKERS))
         for number, rank in enumerate(victims, 1):
             goal = total * number // (len(victims) + 1) + random.randrange(total // 10 + 1)
-            patience = goal + total // 5  # Where the machine is too busy for a spare to start.
+            patience = goal + total // 5  # If the machine is too busy for a spare to start.
             if not job.until(lambda t: t.newest_step() >= goal and t.pid_of(rank)
                              and (t.ready_spares() >= min(arguments.spares, 1) or t.newest_step() >= patience), 600, f"step {goal}"):
                 break
@@ -130,7 +130,7 @@ def train(order, arguments, folder, name, victims):
             sys.exit(f"the run ended with exit code {code}:\n{job.text()}")
         for each in kills:
             describe(*each, job)
-    # Rank 0's last line: after a promotion it stands in the log of the spare that became rank 0.
+    # Rank 0's last line. After a promotion, it is in the log of the spare that became rank 0.
     logs = [p.read_text(errors="replace") for p in sorted((path / "log").glob("*.log"))]
     lines = [line for text in logs for line in text.splitlines() if "rank 0 of" in line and "accuracy" in line]
     last = max(lines, key=lambda line: int((re.search(r"epoch (\d+)", line) or [0, "0"])[1]), default="(no accuracy line)")

@@ -21,14 +21,14 @@ from common import fleet_of  # noqa: E402
 from fleet import HostsError  # noqa: E402
 from job import Trace  # noqa: E402
 
-EACH = 2  # Ranks of a host.
+EACH = 2  # Ranks on each host.
 BATCH = 16  # Of each rank.
-LIMIT_S = 600  # Reached by a hang alone.
+LIMIT_S = 600  # Only a hang takes so long.
 PORT = 8118
 
 
 class Training:
-    """One run of mnist, each host's part under an msrun of its own. Without a fleet all is on this machine."""
+    """One run of mnist. Each host's part has an msrun of its own. Without a fleet, all run on this machine."""
 
     def __init__(self, arguments, folder, name, hosts, fleet=None, spare_host=False):
         self.fleet, self.hosts, self.folder = fleet, hosts, folder / name.replace(" ", "-")
@@ -46,14 +46,14 @@ class Training:
         ranks = hosts * EACH
         print(f"\n{name}: {ranks} workers on {hosts} hosts" if fleet else f"\n{name}: {ranks} workers on one host", flush=True)
         self.start(0)
-        if spare_host:  # Before the training can begin, so that it is not over before these are ready.
+        if spare_host:  # Before the training begins, so that it does not end before the spare host is ready.
             self.start(hosts, "--spare_host=True")
             self.until(lambda: len(self.events("waiting")) >= EACH)
         for part in range(1, hosts if fleet else 1):
             self.start(part)
 
     def start(self, part, *more):
-        """Starts the part of a job that is this host's."""
+        """Starts one host's part of the job."""
         each = EACH if self.fleet else self.hosts * EACH
         command = [self.msrun, "--join=True", f"--worker_num={self.hosts * EACH}", f"--local_worker_num={each}", f"--node_rank={part}",
                    f"--master_port={PORT}", f"--log_dir={self.folder}/log-{part}"]
@@ -85,7 +85,7 @@ class Training:
         return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("said-*")))
 
     def finish(self):
-        """What rank 0 has saved, and a digest of each rank's state."""
+        """Waits for the end; returns what rank 0 has saved, and a line with a digest of each rank's state."""
         codes = [agent.wait(LIMIT_S) for agent in self.agents.values()]
         if any(codes):
             sys.exit(f"the run ended with exit codes {codes}:\n{self.said()}")
@@ -94,7 +94,7 @@ class Training:
 
 
 def tell(training, killed_ns):
-    """One paragraph on what happened, in ms after the loss."""
+    """A paragraph on what happened, in milliseconds after the loss."""
     ms = lambda event: f"{(event['t_ns'] - killed_ns) / 1e6:.0f} ms" if event else "?"  # noqa: E731
     first = lambda kind: next(iter(training.events(kind, killed_ns)), None)  # noqa: E731
     resume = first("resume")

@@ -19,7 +19,7 @@ KILLED = 100 * MS
 
 
 def said(detected_ns, replaced, waits_ns=0):
-    """The paragraph on a recovery of rank 2 by process 77, whose trace has these lines."""
+    """The paragraph on a recovery in which process 77 takes rank 2, from a trace with these lines."""
     lines = [{"event": "step", "rank": r, "step": 9, "generation": 1, "t_ns": 90 * MS} for r in range(4)]
     lines += [{"event": "died", "process": 4, "detected_ns": 101 * MS, "t_ns": 102 * MS}, {**replaced, "t_ns": 102 * MS},
               {"event": "fault", "detected_ns": detected_ns, "t_ns": 103 * MS}]

@@ -24,7 +24,7 @@ HINT = "tools/make_digits"
 
 
 class Alone(unittest.TestCase):
-    """Without msrun: one process, a world of its own."""
+    """mnist without msrun: a single process."""
 
     def setUp(self):
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-test-"))
@@ -33,7 +33,7 @@ class Alone(unittest.TestCase):
         shutil.copytree(arguments.data, self.data)
 
     def fails(self, *options, says, code=1):
-        """mnist ends at once, and its last words but for the usage are one line that names the thing."""
+        """mnist ends at once with one line on the error, which has all the words in `says`."""
         done = subprocess.run([arguments.bin / "mnist", *map(str, options)], capture_output=True, text=True, timeout=60,
                               check=False)
         self.assertEqual(done.returncode, code, done.stderr)
@@ -93,7 +93,7 @@ class Alone(unittest.TestCase):
         self.fails("--data", self.data, "--batch", 100000, says=["100000", "1497"])
 
     def test_save_into_a_folder_that_is_not_there(self):
-        """Said before the first step: the last one comes too late for it."""
+        """This is refused before the first step: after the last one it would be too late."""
         self.fails("--data", self.data, "--save", self.folder / "no" / "file", says=["--save", str(self.folder / "no")],
                    code=2)
         self.fails("--data", self.data, "--save", self.folder, says=["--save", "is a folder"], code=2)
@@ -131,7 +131,7 @@ class Alone(unittest.TestCase):
 
 
 class UnderMsrun(unittest.TestCase):
-    """The job ends by itself, with the reason, and nothing of it is left."""
+    """The job ends by itself and says the reason, and nothing of it is left."""
 
     def fails(self, options, says, program=None):
         folder = Path(tempfile.mkdtemp(prefix="holdfast-test-"))
@@ -170,7 +170,7 @@ class UnderMsrun(unittest.TestCase):
             ("--optimizer adam", "its model or optimizer differs"),
         ]:
             with self.subTest(options=options):
-                # MS_NODE_ID numbers the places, and so the ranks; the scheduler has none.
+                # MS_NODE_ID is the rank; the scheduler has none.
                 script = f'if [ "${{MS_NODE_ID:-0}}" = 1 ]; then exec {common} {options}; else exec {common}; fi'
                 self.fails(["-c", script], [says], program="/bin/sh")
 

@@ -21,8 +21,8 @@ TOOLS = Path(__file__).resolve().parent
 sys.path.insert(0, str(TOOLS))
 from fleet import Fleet, HostsError, linux  # noqa: E402
 
-LIMIT_S = 60  # Reached by a hang alone.
-# A command on a host that does what its input says, a line each, and answers with one.
+LIMIT_S = 60  # Only a hang takes so long.
+# A command on a host that does what each line of its input says, and answers each with a line.
 HAND = """
 import os, socket, sys
 PORT = 7000
@@ -81,7 +81,7 @@ def processes_in(inodes):
 
 
 def await_end(pidfd):
-    """Of a process that is not our child."""
+    """Waits for the end of a process that need not be a child of this one."""
     if not select.select([pidfd], [], [], LIMIT_S)[0]:
         raise AssertionError(f"the process did not end within {LIMIT_S} s")
 
@@ -97,7 +97,7 @@ def tool(*words, cwd="/", **options):  # The folder of this test may lie in /tmp
 
 
 class Hand:
-    """HAND on a host."""
+    """A process on a host that runs HAND."""
 
     def __init__(self, test, fleet, host):
         self.process = fleet.popen(host, [sys.executable, "-c", HAND], cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -127,7 +127,7 @@ class Hand:
 def hands(test, fleet, hosts):
     started = [Hand(test, fleet, host) for host in hosts]
     for hand in started:
-        test.assertEqual(hand.answer(), "ready")  # Else what is sent first finds no socket.
+        test.assertEqual(hand.answer(), "ready")  # Otherwise the first message finds no socket.
     return started
 
 
@@ -143,7 +143,7 @@ class Three(unittest.TestCase):
         return self.fleet.run(host, command, cwd="/", capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout.strip()
 
     def passes(self, sender, receiver, text):
-        """Whether this is the next that the receiver gets: what was sent before and not dropped would come first."""
+        """Sends a text; returns whether it is the next that the receiver gets. Earlier texts that were not dropped would come first."""
         self.assertEqual(self.hands[sender].do(f"send {self.fleet.address(receiver)} {text}"), "sent")
         return self.hands[receiver].do("receive") == text
 
@@ -187,7 +187,7 @@ class Apart(Three):
         self.assertNotIn("bridge0", links())
         with socket.create_server(("", 0)) as door:
             port = door.getsockname()[1]
-            socket.create_connection(("127.0.0.1", port), LIMIT_S).close()  # It is open.
+            socket.create_connection(("127.0.0.1", port), LIMIT_S).close()  # The port is open on this machine.
             self.assertIn("Connection refused", self.hands[0].do(f"connect 127.0.0.1 {port}"), "a loopback is its host's own")
         self.assertIn("Network is unreachable", self.hands[0].do("connect 192.0.2.1"))
 
@@ -203,7 +203,7 @@ class Apart(Three):
 
 class Lost(Three):
     def test_a_process_that_is_killed_is_heard(self):
-        """So that the next test could fail."""
+        """Shows that the next test could fail."""
         self.connect(0, 1)
         self.hands[1].process.kill()
         self.assertNotEqual(self.hears(0)[0], "nothing")
@@ -255,11 +255,11 @@ class Cut(Three):
         self.connect(0, 1)
         self.fleet.cut(1)
         self.assertEqual(self.fleet.status()["cuts"], [[0, 1], [1, 0], [1, 2], [2, 1]])
-        self.hands[1].end()  # Its end is not heard, until the cut is healed.
+        self.hands[1].end()  # No host hears of its end until the cut is healed.
         self.assertEqual(self.hears(0), ("nothing", ESTABLISHED))
         self.fleet.heal()
         self.assertTrue(self.passes(0, 2, "a"))
-        for _ in range(LIMIT_S):  # TCP tries again by and by.
+        for _ in range(LIMIT_S):  # TCP retries after a while.
             if self.hears(0)[0] != "nothing":
                 return
         self.fail("the end was not heard after heal")
@@ -296,13 +296,13 @@ class Cut(Three):
 
 
 class Ends(unittest.TestCase):
-    """Its processes are looked for, not its namespaces: the number of one that is gone is soon that of another fleet's."""
+    """The end of a fleet, seen by its processes and not by namespaces: their inode numbers are soon used again."""
 
     def setUp(self):
         self.before = links(), mounts()
 
     def watched(self, fleet, hands):
-        """The processes in namespaces of the fleet, the keeper first: all that holds these."""
+        """pidfds of all processes in namespaces of the fleet, the keeper first: these alone hold the namespaces."""
         status = fleet.status()
         inodes = spaces(status["keeper"], *(each["pid"] for each in status["hosts"]))
         hosts = len(status["hosts"])
@@ -311,7 +311,7 @@ class Ends(unittest.TestCase):
         self.assertEqual(len(pids), 1 + hosts + hands)
         pidfds = [os.pidfd_open(pid) for pid in pids]
         for pidfd in pidfds:
-            self.addCleanup(end, pidfd)  # What outlived a test that failed.
+            self.addCleanup(end, pidfd)  # Ends what outlived a failed test.
         return pids, pidfds
 
     def nothing_is_left(self, pidfds):
@@ -364,7 +364,7 @@ class Tool(unittest.TestCase):
                 self.assertEqual(running.stdout.readline(), "up\n")
                 running.send_signal(number)
                 self.assertEqual(running.wait(LIMIT_S), code)
-                self.assertEqual(running.stdout.read(), "")  # The command has ended too: nobody holds its output open.
+                self.assertEqual(running.stdout.read(), "")  # The command has ended too, since its output is closed.
 
     def test_verbs(self):
         self.assertEqual(tool("cut", "--from", "host0", "--to", 1).returncode, 0)

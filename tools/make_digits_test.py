@@ -19,7 +19,7 @@ UCI = "UCI handwritten digits (real): 1,497 to train, 300 to test, scaled from 8
 
 
 def put(folder, counts, first=([1, 2], [3, 4]), source=None):
-    """Four files as MNIST's, of black images."""
+    """Writes four files in MNIST's format, with black images."""
     folder.mkdir(parents=True, exist_ok=True)
     for i, count in enumerate(counts):
         labels = bytes(first[i]) + bytes(count - len(first[i]))
@@ -64,7 +64,7 @@ class MakeDigits(unittest.TestCase):
     def test_other_digits_are_not_called_mnist(self):
         put(self.data, (1497, 300))
         self.assertEqual(self.source(), f"not MNIST but files in its format, from {self.data}: 1,497 to train, 300 to test")
-        put(self.data, (60000, 10000))  # As many as MNIST, in a folder that has no name.
+        put(self.data, (60000, 10000))  # As many as MNIST, in a folder whose name tells nothing.
         self.assertTrue(self.source().startswith("not MNIST"))
 
     def test_fashion_and_alphabets_are_passed_over(self):
@@ -104,7 +104,7 @@ class MakeDigits(unittest.TestCase):
         self.assertEqual(self.source(), UCI)
         put(self.data, (12, 6))
         self.assertIn("12 to train", self.source())
-        put(self.data, (12, 6), ([7], [8]))  # Of the same place and number, but others.
+        put(self.data, (12, 6), ([7], [8]))  # Same folder and number, but other digits.
         self.source()
         self.assertEqual((self.out / NAMES[1]).read_bytes(), (self.data / NAMES[1]).read_bytes())
         with open(self.out / NAMES[0], "r+b") as file:

@@ -4,17 +4,17 @@ A trainer written from scratch needs init() and a Session. PyTorch programs use 
 
     job = holdfast.init()
     with job.open(private_bytes=1 << 20) as session:
-        if session.fresh:
+        if session.fresh:  # Nothing is committed yet.
             session.private(0)[:] = first state
-        session.join()
+        session.join()  # All ranks go on from the same version.
         state = bytes(session.private(session.version))
         while session.version < steps:
-            if session.begin_step():
+            if session.begin_step():  # A fault came: restore what is committed.
                 state = bytes(session.private(session.version))
             n = session.version + 1
             ...  # Compute; session.world has the collectives.
             session.private(n)[:] = new state
-            if session.end_step(holdfast.Step(loss=loss)):  # Void: replay it.
+            if session.end_step(holdfast.Step(loss=loss)):  # Void: restore and replay.
                 state = bytes(session.private(session.version))
 """
 

@@ -11,25 +11,25 @@ from holdfast._errors import Error, LeftError, MarkedError, PeerError, UserError
 
 ABI_VERSION: Final = 3
 NO_VERSION: Final = 2**64 - 1
-ANY_VERSION: Final = 2**64 - 1  # Of a key-value.
+ANY_VERSION: Final = 2**64 - 1  # For hf_kv_set(): whichever version the key is at.
 _LIBRARY: Final = "libholdfast.so"
 
 
 class Status(enum.IntEnum):
-    """hf_status."""
+    """How a call ended (hf_status in c.h)."""
 
     OK = 0
-    USER = 1
-    PEER = 2
-    WORLD = 3
-    ABORTED = 4
-    LEFT = 5
-    MISMATCH = 6
-    PENDING = 7
+    USER = 1  # The program or its settings have to change.
+    PEER = 2  # Another process of the job does not do the same.
+    WORLD = 3  # A disk, a host or the scheduler failed, or the job was ended.
+    ABORTED = 4  # A fault ended the generation before the operation was complete.
+    LEFT = 5  # Another rank has ended its training.
+    MISMATCH = 6  # The ranks asked for different things; no data was exchanged.
+    PENDING = 7  # Not yet complete.
 
 
 class Optimizer(enum.IntEnum):
-    """hf_optimizer."""
+    """The rule by which a Session with parameters updates them."""
 
     SGD = 0
     MOMENTUM = 1
@@ -38,7 +38,7 @@ class Optimizer(enum.IntEnum):
 
 
 class DType(enum.IntEnum):
-    """hf_dtype."""
+    """The type of the elements of a collective."""
 
     FLOAT32 = 0
     FLOAT64 = 1
@@ -58,16 +58,16 @@ class DType(enum.IntEnum):
 
 
 class Op(enum.IntEnum):
-    """hf_op."""
+    """How a collective combines elements, in rank order."""
 
     SUM = 0
     PRODUCT = 1
     MIN = 2
     MAX = 3
-    AND = 4
+    AND = 4  # The three bit operations take whole numbers and bool.
     OR = 5
     XOR = 6
-    AVERAGE = 7
+    AVERAGE = 7  # The sum, divided by the number of ranks; floats only.
 
 
 class CPlace(c.Structure):
@@ -130,7 +130,7 @@ PP = c.POINTER(c.c_void_p)
 U64 = c.c_uint64
 I32 = c.c_int32
 U32 = c.c_uint32
-# name: (result, arguments). None as the result stands for an hf_status.
+# Function: (result, arguments). c_int: an hf_status, or yes or no. None: no result.
 _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_abi_version": (c.c_uint32, []),
     "hf_last_error": (c.c_char_p, []),

@@ -1,7 +1,8 @@
-"""Read the source around a loop, and say what a fault would change. Decides nothing.
+"""Read the source around a training loop, and remark on what a fault would change.
 
-Each remark is one line: the place, the problem and the cure. Remarks are found with `ast` in the
-file that has the loop. They are guesses: `# holdfast: ok` at the end of its line takes one back.
+Each remark is one line: the place, the problem and the cure. Nothing but the parsed file (`ast`) is
+looked at, so a remark is a guess. `# holdfast: ok` at the end of the line that it names silences
+it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from holdfast._errors import UserError
 _FILLS: Final = {"append", "extend", "add", "update", "insert", "pop", "remove", "popleft"}
 _TAKEN_BACK: Final = "# holdfast: ok"
 _A_GUESS: Final = f" (a guess; `{_TAKEN_BACK}` at the end of its line takes it back)"
-_KEEPERS: Final = {"State", "vars"}  # Their arguments and results are kept.
+_KEEPERS: Final = {"State", "vars"}  # The results of these calls count as kept.
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
 _Loop = ast.For | ast.While
 
 
 def advise(filename: str, line: int) -> list[str]:
-    """Return remarks on the loop around a call; none if there is no source."""
+    """Return remarks on the loop at a line of a file; none if there is no source."""
     try:
         tree = ast.parse("".join(linecache.getlines(filename)))
     except (SyntaxError, ValueError):
@@ -45,7 +46,7 @@ def advise(filename: str, line: int) -> list[str]:
 
 
 def say_or_refuse(remarks: list[str], strict: bool, say: Callable[[str], None]) -> None:
-    """Say remarks. UserError if State was made with `strict`."""
+    """Say the remarks, or raise them as a UserError if State was made with `strict`."""
     if remarks and strict:
         raise UserError("State(strict=True): " + "\n  ".join(remarks))
     for remark in remarks:
@@ -59,7 +60,7 @@ class Order(ast.NodeVisitor):
         """Read a loop in the order in which it runs."""
         self.read_first: set[str] = set()
         self.set: set[str] = set()
-        self.lines: dict[str, int] = {}  # Where each is set first.
+        self.lines: dict[str, int] = {}  # By variable: where it is set first.
         if isinstance(loop, ast.For):
             self.visit(loop.target)
         else:
@@ -69,24 +70,24 @@ class Order(ast.NodeVisitor):
 
     @property
     def carried(self) -> set[str]:
-        """The variables that go on from turn to turn: read before they are set."""
+        """The variables whose value one iteration leaves to the next: read before they are set."""
         return self.read_first & self.set
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        """Take the value first."""
+        """Visit the value before the targets: it is read before they are set."""
         self.visit(node.value)
         for target in node.targets:
             self.visit(target)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        """Take a variable as read, then as set."""
+        """Note the variable as read, then as set."""
         self.visit(node.value)
         if isinstance(node.target, ast.Name) and node.target.id not in self.set:
             self.read_first.add(node.target.id)
         self.visit(node.target)
 
     def visit(self, node: ast.AST) -> None:
-        """Take the variables of a comprehension as its own."""
+        """Visit a node. The variables of a comprehension are not the loop's."""
         if not hasattr(node, "generators"):
             super().visit(node)
             return
@@ -102,14 +103,14 @@ class Order(ast.NodeVisitor):
         self.set = before
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
-        """Take its arguments as its own."""
+        """Visit a lambda. Its arguments are not the loop's variables."""
         before = set(self.set)
         self.set |= {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
         self.visit(node.body)
         self.set = before
 
     def visit_For(self, node: ast.For) -> None:
-        """Go through a loop within the loop."""
+        """Visit a nested loop."""
         self.visit(node.iter)
         self.visit(node.target)
         for statement in (*node.body, *node.orelse):
@@ -149,8 +150,8 @@ class _Reader:
                 yield node.lineno, "`break` leaves its step undone; state.stop() ends after it"
 
     def _carried(self) -> Iterator[tuple[int, str]]:
-        """Find names that go from step to step."""
-        fresh = _targets(self._loop)  # Names set in each step so far.
+        """Find names that a step changes from their old value: `n += 1`, `x.append(y)`."""
+        fresh = _targets(self._loop)  # Names that the step has set so far.
         for node in _within(self._loop.body):
             if isinstance(node, ast.withitem):
                 fresh |= _names(node.optional_vars)
@@ -174,7 +175,7 @@ class _Reader:
                 fresh |= names
 
     def _set_after_read(self) -> Iterator[tuple[int, str]]:
-        """Find names that a turn reads as the one before has set them, here and by epochs."""
+        """Find names that an iteration reads before it sets them, over steps and over epochs."""
         for loop in {id(self._loop): self._loop, id(self._outer): self._outer}.values():
             order = Order(loop)
             for name in order.carried - self._kept:
@@ -187,7 +188,7 @@ class _Reader:
                     yield node.lineno, _goes_on(name)
 
     def _of_other_functions(self) -> Iterator[tuple[int, str]]:
-        """Find `global` and `nonlocal`, here and in functions of this file that the body calls."""
+        """Find `global` and `nonlocal` in the loop's function and in those that the loop calls."""
         called = {
             _root(node.func) if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
             for node in _within(self._loop.body)
@@ -228,7 +229,7 @@ class _Reader:
                 )
 
     def _set_in_one_epoch(self) -> Iterator[tuple[int, str]]:
-        """Find attributes set in one turn, `if epoch == 3:`, of objects made before the loops."""
+        """Find attributes that are set in one epoch only (`if epoch == 3:`), and so not kept."""
         order = Order(self._outer)
         for node in _within(self._outer.body):
             if not isinstance(node, ast.If) or not any(
@@ -236,7 +237,7 @@ class _Reader:
             ):
                 continue
             if "rank" in ast.unparse(node.test):
-                continue  # Its replacement has the same.
+                continue  # The successor has the same rank.
             for part in _within(node.body):
                 if not isinstance(part, ast.Assign):
                     continue
@@ -252,7 +253,7 @@ class _Reader:
                         )
 
     def _made_before(self) -> Iterator[tuple[int, str]]:
-        """Find state.once(...) before a loop of the program's own: State sees no place there."""
+        """Find state.once(...) before a loop of state.step(): a restart runs it at a later step."""
         items = [i for n in _within(self._loop.body) if isinstance(n, ast.With) for i in n.items]
         calls = [i.context_expr for i in items if isinstance(i.context_expr, ast.Call)]
         if not any(_last(call.func) == "step" for call in calls):
@@ -272,7 +273,7 @@ class _Reader:
 
 
 def plain_attributes(models: Iterable[Any]) -> dict[str, Any]:
-    """Return the numbers in attributes of the program's own modules, which nobody keeps."""
+    """Return the numbers in attributes of the program's own modules. State does not keep them."""
     return {
         f"{name}.{key}".strip("."): value
         for model in models
@@ -284,7 +285,7 @@ def plain_attributes(models: Iterable[Any]) -> dict[str, Any]:
 
 
 def advise_of_attributes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return remarks on the attributes that a step has changed."""
+    """Return remarks on the attributes that differ from what they were before a step."""
     return [
         f"a step changes the attribute `{name}` of a module, and State keeps parameters and "
         "buffers: make it one by register_buffer(), or give the module get_extra_state() and "
@@ -295,7 +296,7 @@ def advise_of_attributes(before: dict[str, Any], now: dict[str, Any]) -> list[st
 
 
 def _without_steps(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what is around a call of steps(): what feeds it counts nothing."""
+    """Yield the nodes of an expression, but not the arguments of steps()."""
     yield node
     if not isinstance(node, ast.Call) or _last(node.func) != "steps":
         for part in ast.iter_child_nodes(node):
@@ -310,10 +311,10 @@ def _goes_on(name: str) -> str:
 
 
 def _kept_names(tree: ast.Module) -> set[str]:
-    """Return names that State was given, that hold it or its vars, or that nothing is kept by."""
+    """Return names that need no remark: of what State keeps, of modules and of progress bars."""
     kept = set()
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):  # A module's function fills nothing.
+        if isinstance(node, (ast.Import, ast.ImportFrom)):  # `module.add(x)` fills no container.
             kept |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
         for item in node.items if isinstance(node, ast.With) else ():
             kept |= _names(item.optional_vars) if _is_a_bar(item.context_expr) else set()
@@ -323,8 +324,9 @@ def _kept_names(tree: ast.Module) -> set[str]:
             continue
         if _last(node.value.func) in _KEEPERS or _is_a_bar(node.value):
             kept |= {name for target in node.targets for name in _names(target)}
+        # `bar = tqdm(state.steps(...))`.
         if any(isinstance(n, ast.Call) and _last(n.func) == "steps" for n in ast.walk(node.value)):
-            kept |= {name for target in node.targets for name in _names(target)}  # A bar's counts.
+            kept |= {name for target in node.targets for name in _names(target)}
     for node in ast.walk(tree):  # `losses = run.losses` is the same list.
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Attribute):
             continue
@@ -334,7 +336,7 @@ def _kept_names(tree: ast.Module) -> set[str]:
 
 
 def _is_a_bar(node: ast.expr) -> bool:
-    """Whether it makes a bar of tqdm, which only shows."""
+    """Return whether an expression makes a progress bar of tqdm, which only shows."""
     return isinstance(node, ast.Call) and _last(node.func) in ("tqdm", "trange")
 
 
@@ -367,7 +369,10 @@ def _targets(loop: _Loop) -> set[str]:
 
 
 def _within(body: list[ast.stmt], loops: bool = True) -> Iterator[ast.AST]:
-    """Yield the nodes of a body in the order of its lines, without functions defined in it."""
+    """Yield the nodes of a body in line order, without the functions that it defines.
+
+    `loops`: also the bodies of loops in it.
+    """
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
             continue
@@ -387,7 +392,7 @@ def _innermost(tree: ast.Module, line: int) -> _Function:
 
 
 def _loop_at(function: _Function, line: int) -> _Loop | None:
-    """Return the loop whose head, whose `with`, or whose named steps are on that line."""
+    """Return the loop around a line, or the loop over what that line gives a name to."""
     loops = [n for n in ast.walk(function) if isinstance(n, (ast.For, ast.While))]
     named = {
         name

@@ -48,16 +48,16 @@ class Place(NamedTuple):
 
     rank: int
     world_size: int
-    run_id: int
+    run_id: int  # Of this run of the job: the same in all its processes.
     attempt: int  # Counts the processes that had this place, from 1; 0: no agent.
-    node_id: str
-    directory: str
+    node_id: str  # MS_NODE_ID.
+    directory: str  # On tmpfs, the same for all ranks of a host.
     job: str
 
 
 @dataclass(frozen=True)
 class Position:
-    """The place of a version in the data. It is stored, not interpreted."""
+    """Where in the data a version stands. Holdfast stores it and does not interpret it."""
 
     epoch: int = 0
     index: int = 0
@@ -68,8 +68,8 @@ class Position:
 class Step:
     """The arguments of end_step(). The layout's optimizer uses only those that it knows."""
 
-    position: Position = Position()
-    loss: float = 0.0
+    position: Position = Position()  # After this step.
+    loss: float = 0.0  # Only shown, by the status and by traces.
     learning_rate: float = 0.0
     momentum: float = 0.0
     beta1: float = 0.9
@@ -77,7 +77,7 @@ class Step:
     epsilon: float = 1e-8
     weight_decay: float = 0.0
     update_count: int = 1
-    used: Sequence[tuple[int, int]] = ()  # Offset and size of private bytes that count; (): all.
+    used: Sequence[tuple[int, int]] = ()  # Offset and size of the private bytes in use; (): all.
 
 
 _START: Final = Position()
@@ -91,7 +91,7 @@ class Worker(KeyValues):
     """A process in its job. There is one Worker per process, made in the main thread."""
 
     def __init__(self) -> None:
-        """Start from the environment. The scheduler (MS_SCHED) serves the job and exits in here."""
+        """Start as the environment says. With MS_ROLE=MS_SCHED, serve the job and exit in here."""
         self._handle = c.c_void_p()
         self._stops_on_exit = False
         check(lib.hf_start(c.byref(self._handle)))
@@ -104,7 +104,7 @@ class Worker(KeyValues):
         return self._handle.value
 
     def stop(self) -> None:
-        """Hang up. Requires: sessions and groups are closed, or the one left ends on exit."""
+        """Disconnect, unless end_on_exit() is to do so. Requires: sessions, groups are closed."""
         if self._handle.value and not self._stops_on_exit:
             lib.hf_stop(self._handle)
             self._handle.value = None
@@ -125,7 +125,7 @@ class Worker(KeyValues):
         return bool(lib.hf_rehearses(self.handle))
 
     def rehearsal_differs(self, what: str) -> None:
-        """Say how the program goes on otherwise than the rank did. A rehearsal ends in here."""
+        """Say in a rehearsal how the program departs from what the rank did. Ends the process."""
         lib.hf_rehearsal_differs(self.handle, what.encode())
 
     def rehearsal_skips(self, why: str) -> None:
@@ -139,7 +139,7 @@ class Worker(KeyValues):
         return None if rank < 0 else rank
 
     def identity(self) -> Place:
-        """Wait for the rank. A spare waits here for its place, and may end here."""
+        """Wait for this process's place. A spare that is never needed exits here with code 0."""
         place = CPlace()
         interruptibly(lambda: check(lib.hf_identity(self.handle, c.byref(place))))
         return Place(
@@ -158,7 +158,7 @@ class Worker(KeyValues):
         return WorldError(last_error())
 
     def prepare(self, private_bytes: int) -> None:
-        """Before identity(): a spare on a spare host takes the memory of such a state already."""
+        """Take the state's memory ahead of time, in a spare on a spare host. Before identity()."""
         layout = CLayout(None, 0, int(Optimizer.SGD), 0, private_bytes, 0)
         check(lib.hf_prepare(self.handle, c.byref(layout)))
 
@@ -173,15 +173,15 @@ class Worker(KeyValues):
     ) -> Session:
         """Open the state. `parameters` holds names with their numbers of float32 elements.
 
-        `own_private`: private bytes never come from another rank (HF_PRIVATE_OWN). `own_later`:
-        only those of version 0 do (HF_PRIVATE_OWN_LATER). `common_bytes`: with own_private, so
-        many of the first private bytes are the same on all ranks from version 1 on.
+        Private bytes are each rank's own with `own_private`, but the first `common_bytes` of them
+        are equal on all ranks from version 1 on. `own_later`: they are each rank's own from version
+        1 on. Neither: a rank that has lost them gets those of another rank.
         """
         flags = (_PRIVATE_OWN if own_private else 0) | (_PRIVATE_OWN_LATER if own_later else 0)
         return Session(self, parameters, optimizer, (private_bytes, common_bytes), flags)
 
     def early_group(self, ranks: Sequence[int], name: str) -> Group:
-        """Open a group that a program can use before it has a session."""
+        """Open a group that needs no session. After a fault it can not be used any more."""
         array = (I32 * len(ranks))(*ranks)
         handle = c.c_void_p()
         check(
@@ -191,7 +191,7 @@ class Worker(KeyValues):
 
 
 class Memory:
-    """Memory in which all ranks add up, so that its sums need no copies; see hf_register()."""
+    """Registered memory: sums of it over all ranks need no copies. See hf_register() in c.h."""
 
     def __init__(self, session: int, size: int, given: int | None) -> None:
         """Register new memory, or the pages at address `given`."""
@@ -206,15 +206,15 @@ class Memory:
 
     @property
     def file(self) -> int:
-        """The descriptor of its file, open while the memory is registered."""
+        """The descriptor of the memory's file, open while the memory is registered."""
         return int(lib.hf_memory_file(self._open()))
 
     def view(self) -> memoryview[int]:
-        """Return its bytes. A view of new memory is invalid after close()."""
+        """Return the memory's bytes. A view of new memory is invalid after close()."""
         return bytes_at(c.c_void_p(self.address), self.size)
 
     def close(self) -> None:
-        """Make it private again; new memory is freed. Requires: no operation on it is under way."""
+        """Unregister the memory; new memory is freed. Requires: no operation uses it."""
         lib.hf_unregister(self._handle)
         self._handle.value = None
 
@@ -225,7 +225,7 @@ class Memory:
 
 
 class Session:
-    """A state that outlives its process. Only one thread may call it."""
+    """A state that outlives its process. Only one thread at a time may call it."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class Session:
         self._worker = worker  # The worker must outlive its session.
         self.rehearses: Final = worker.rehearses
         self._handle = c.c_void_p()
-        worker.identity()  # The part that may wait long.
+        worker.identity()  # May wait long: Ctrl-C ends this wait, but not that of hf_open().
         check(lib.hf_open(worker.handle, c.byref(layout), c.byref(self._handle)))
         self._world = Group(c.c_void_p(lib.hf_world(self._handle)), owned=False)
 
@@ -255,7 +255,7 @@ class Session:
         return self._handle.value
 
     def close(self) -> None:
-        """Unmap the state. Every view of it is invalid afterwards."""
+        """Unmap the state; views of it become invalid. Without end(), the rank is lost."""
         if self._handle.value:
             self._worker._stops_on_exit = False
             lib.hf_close(self._handle)
@@ -273,7 +273,7 @@ class Session:
 
     @property
     def generation(self) -> int:
-        """The generation of the group; 0 before the first."""
+        """The generation of the group. Every recovery makes a higher one; 0 before the first."""
         return int(lib.hf_generation(self.handle))
 
     @property
@@ -293,20 +293,20 @@ class Session:
         return self._world
 
     def hosts(self) -> list[Host]:
-        """Return the processes of this step, by rank; all ranks call it. See hf_hosts()."""
+        """Return the process of each rank, in rank order. All ranks have to call it."""
         return hosts_of(self._worker.handle, self.world)
 
     def group(self, ranks: Sequence[int], name: str) -> Group:
-        """Open a group of some ranks; `name` is the same in all members."""
+        """Open a group of some ranks. `name` is the same in all members, and for this list only."""
         array = (I32 * len(ranks))(*ranks)
         handle = c.c_void_p()
         check(lib.hf_group_open(self.handle, array, len(ranks), name.encode(), c.byref(handle)))
         return Group(handle, owned=True)
 
     def register(self, size: int, given: int | None = None) -> Memory:
-        """Make memory in which all ranks add up, new or from the pages at address `given`.
+        """Register memory whose sums need no copies: new, or the pages at address `given`.
 
-        It stays registered until close(), even if the object is dropped.
+        It stays registered until Memory.close(), even if the Memory is dropped.
         """
         return Memory(self.handle, size, given)
 
@@ -333,7 +333,7 @@ class Session:
         return floats_at(*self._found(lib.hf_gradients))
 
     def private(self, version: int) -> memoryview[int]:
-        """Return the bytes of `version`: self.version (read only) or self.version + 1 (to fill)."""
+        """Return the private bytes of self.version (read only) or self.version + 1 (to fill)."""
         return bytes_at(*self._found(lib.hf_private, version))
 
     def join(self, position: Position = _START) -> None:
@@ -342,9 +342,9 @@ class Session:
         interruptibly(lambda: check(lib.hf_join(self.handle, c.byref(native))))
 
     def meet(self, position: Position = _START) -> bool:
-        """Do as join() does, but without a version 0 that is filled beforehand.
+        """Do as join() does, but do not require version 0 to be filled before.
 
-        True: it is needed, so fill private(0) and call this again.
+        True: version 0 is needed, so fill private(0) and call meet() again. False: all have joined.
         """
         native, to_fill = _position(position), c.c_int()
         answer = c.byref(to_fill)
@@ -354,32 +354,32 @@ class Session:
     def begin_step(self) -> bool:
         """Begin a step. True: the group was formed anew, so restore from private(version).
 
-        Errors: LeftError if another rank's training has ended; the session may still be ended.
+        Errors: LeftError if another rank's training has ended; end() may still be called.
         """
         reformed = c.c_int()
         if self.marked:
             interruptibly(lambda: check(lib.hf_begin_step(self.handle, c.byref(reformed))))
-        else:  # At once.
+        else:  # This call returns at once, so it needs no helper thread.
             check(lib.hf_begin_step(self.handle, c.byref(reformed)))
         return bool(reformed.value)
 
     def sample(self) -> bool:
-        """Return whether the step that has just begun is recorded for a rehearsal, or is one."""
+        """Return whether the step that has just begun is recorded for a rehearsal, or rehearsed."""
         return bool(lib.hf_sample(self.handle))
 
     def note(self, name: str, data: bytes | memoryview[int]) -> None:
-        """Note bytes by their digest."""
+        """Note the digest of what a recorded step uses or makes, for a rehearsal to compare."""
         if isinstance(data, memoryview) and data.readonly:
             data = bytes(data)
         self.note_at(name, address(data), len(data))
 
     def note_at(self, name: str, place: int, count: int) -> None:
-        """Note so many bytes at an address."""
+        """Do as note() does, for `count` bytes at address `place`."""
         lib.hf_note(self.handle, name.encode(), place, count)
 
     @contextmanager
     def uncompared(self) -> Iterator[None]:
-        """Compare only the sizes of what is given to exchanges, if the step is sampled."""
+        """Let a rehearsal compare only the sizes of what this block gives to exchanges."""
         lib.hf_compare_exchanges(self.handle, 0)
         try:
             yield
@@ -391,7 +391,7 @@ class Session:
         check(lib.hf_reduce(self.handle, offset, count))
 
     def end_step(self, step: Step) -> bool:
-        """End the step. True: it is void, so restore and make it again."""
+        """End the step. True: a fault made it void, so restore and make it again."""
         native = CStep(
             _position(step.position),
             step.loss,
@@ -415,10 +415,10 @@ class Session:
         self._worker._stops_on_exit = False
 
     def end_on_exit(self) -> None:
-        """Let the process end the training as it exits with code 0, and with no other code.
+        """Make the process call end() when it exits with code 0. Any other code is a loss.
 
-        The C library knows the exit code, whatever ended the program. Its handler runs after all of
-        Python's own exit handlers.
+        The C library's on_exit() learns the exit code, whatever ended the program. Its handlers run
+        after Python's own.
         """
         handler = c.cast(lib.hf_end_on_exit, c.c_void_p)
         libc = c.CDLL(None)
@@ -429,7 +429,7 @@ class Session:
         if "multiprocessing.process" in sys.modules:
             from multiprocessing import parent_process, util
 
-            if parent_process() is not None:  # A forked child ends by os._exit().
+            if parent_process() is not None:  # A forked child ends by os._exit() alone.
                 util.Finalize(None, self._end_child, exitpriority=-1)
 
     def _end_child(self) -> None:

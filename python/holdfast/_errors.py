@@ -20,7 +20,7 @@ class WorldError(Error):
 
 
 class MarkedError(WorldError):
-    """A collective was not completed since its generation ended. The step will be void."""
+    """A fault ended the generation before a collective was complete. The step will be void."""
 
 
 class LeftError(MarkedError):

@@ -18,7 +18,7 @@ _SLICE_MS: Final = 100  # The longest delay of a KeyboardInterrupt.
 
 
 class Work:
-    """An operation under way; it keeps its memory alive."""
+    """An operation under way. It keeps the memory that it uses alive."""
 
     def __init__(self, handle: c.c_void_p, *keep: object) -> None:
         """Own the hf_work*, and hold all that it reads or writes."""
@@ -26,7 +26,7 @@ class Work:
         self._keep = keep
 
     def hold(self, *more: object) -> None:
-        """Keep alive what else owns its memory, until it is complete."""
+        """Keep more owners of its memory alive, until the operation is complete."""
         self._keep += more
 
     def poll(self, milliseconds: int = 0) -> Status:
@@ -40,20 +40,20 @@ class Work:
         check(status)
 
     def __del__(self) -> None:
-        """Release it. If it is under way, a thread waits: here nobody could interrupt a wait."""
+        """Release the operation. If it is under way, a thread waits: Ctrl-C has no effect here."""
         handle, self._handle = self._handle, c.c_void_p()
         if not handle.value:
             return
         if lib.hf_wait(handle, 0) == Status.PENDING:
-            # The thread's frame holds the memory, whenever the process ends.
-            with suppress(RuntimeError):  # The interpreter ends and starts none.
+            # The thread keeps the memory alive, up to the end of the process.
+            with suppress(RuntimeError):  # The interpreter is ending and starts no thread.
                 Thread(target=_release, args=(handle, self._keep), daemon=True).start()
                 return
         lib.hf_release(handle)
 
 
 def _release(handle: c.c_void_p, keep: object) -> None:
-    lib.hf_release(handle)  # Waits until it is complete.
+    lib.hf_release(handle)  # Waits until the operation is complete.
 
 
 def _blocks(data: Buffer, sizes: Sequence[int]) -> tuple[int, Any]:
@@ -69,7 +69,7 @@ class Group:
     """
 
     def __init__(self, handle: c.c_void_p, owned: bool) -> None:
-        """Hold the hf_group*; `owned`: close it at the end."""
+        """Hold the hf_group*; `owned`: close() releases it."""
         self._handle = handle
         self._owned = owned
 
@@ -122,7 +122,7 @@ class Group:
         check(lib.hf_all_gather(self.handle, address(mine), nbytes, address(everyone), None))
 
     def gather_bytes(self, mine: bytes) -> list[bytes]:
-        """Return each rank's `mine`, in rank order. It may have another length on each."""
+        """Return each rank's `mine`, in rank order. Lengths may differ."""
         size = self.size
         lengths = (U64 * size)()
         self.all_gather((U64 * 1)(len(mine)), c.sizeof(U64), lengths)
@@ -145,7 +145,7 @@ class Group:
     def all_reduce_into(
         self, mine: Buffer, to: Buffer, count: int, dtype: DType, op: Op = Op.SUM
     ) -> None:
-        """Reduce `count` elements of `mine` into other memory; others may call all_reduce()."""
+        """Reduce `count` elements of `mine` into `to`. Other ranks may call all_reduce()."""
         check(
             lib.hf_all_reduce_into(self.handle, address(mine), address(to), count, dtype, op, None)
         )

@@ -13,7 +13,7 @@ from typing import Final
 _IN_MODIFY: Final = 0x2
 _IN_CREATE: Final = 0x100
 _CHUNK: Final = 1 << 16
-# Of a host other than 0, a spare's has the host's number as well: spare_<host>_<n>.log.
+# On hosts other than 0, the log of a spare is spare_<host>_<n>.log.
 _LOG: Final = re.compile(r"worker_\d+\.log|spare_(?:\d+_)?\d+\.log")
 _PROMOTED: Final = re.compile(
     rb"msrun: a spare has taken this place; .* (\S*spare_(?:\d+_)?\d+\.log)\s*$"
@@ -26,8 +26,8 @@ class _Log:
     def __init__(self, path: Path, rank: int | None, *, ours: bool = True) -> None:
         self.file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.rank = rank  # None: a spare that has no place yet.
-        self.ours = ours
-        self.rest = b""
+        self.ours = ours  # False: an earlier job left it, so it is not shown.
+        self.rest = b""  # The line that has not ended yet.
         self.of = _identity(os.fstat(self.file))
 
     def read(self) -> list[bytes]:
@@ -58,13 +58,14 @@ class Follower:
     ) -> None:
         """Follow the logs that will be made in `folder`.
 
-        Of those that are there already, follow what is added, if the job goes on with them.
+        `goes_on`: the job continues with the logs that are there already, so follow what is added
+        to them. Otherwise they are not shown.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._write = folder, write
-        # Those may be a running job's. msrun, which sees to that, begins its own logs anew. The old
-        # ones are held open, so that no new log gets their inode number.
-        self._places: dict[str, int] = {}  # Of spares that have one, by log name.
+        self._places: dict[str, int] = {}  # The ranks that spares have taken, by log name.
+        # msrun makes its logs as new files, which are told from the old ones by their inodes. The
+        # old files are held open, so that no new log gets an inode number of theirs.
         self._logs: dict[str, _Log] = {}
         for path in folder.iterdir():
             if _LOG.fullmatch(path.name):
@@ -93,7 +94,7 @@ class Follower:
                 pass
         except BlockingIOError:
             pass
-        self.is_told = self._watch()  # The folder may be another one by now.
+        self.is_told = self._watch()  # Somebody may have removed the folder and made it anew.
         for log in list(self._logs.values()):
             self._show(log)
         with contextlib.suppress(FileNotFoundError):
@@ -122,7 +123,7 @@ class Follower:
         for line in log.read():
             if promoted := _PROMOTED.search(line):
                 name = Path(os.fsdecode(promoted[1])).name
-                # Its log may be younger than our look into the folder. The next look finds it.
+                # If the spare's log was made after the folder was listed, the next show() finds it.
                 self._places[name] = log.rank
                 if name in self._logs:
                     self._logs[name].rank = log.rank

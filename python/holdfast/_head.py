@@ -1,4 +1,4 @@
-"""The head of an image: what lies where, then all else that is kept, both pickled."""
+"""The head of an image: a table of what lies where, and the objects that lie nowhere else."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Final, NamedTuple
 
 from holdfast._errors import UserError
 
-# The kind of image, bytes of the table, bytes of the objects, where what the table names begins.
+# The kind of image; sizes of the table and of the objects; where the rest of the image begins.
 _FORM: Final = struct.Struct("<8sQQQ")
 BYTES: Final = _FORM.size
 
 
 class Head(NamedTuple):
-    """The parts of a head, pickled."""
+    """The parts of a head."""
 
-    table: bytes | memoryview
-    objects: bytes | memoryview
-    start: int
+    table: bytes | memoryview  # Pickled.
+    objects: bytes | memoryview  # Pickled.
+    start: int  # Where in the image the data that the table describes begins.
 
     @property
     def size(self) -> int:
@@ -25,7 +25,7 @@ class Head(NamedTuple):
         return BYTES + len(self.table) + len(self.objects)
 
     def write(self, view: memoryview, kind: bytes, has_table: bool = False) -> None:
-        """Write it; `has_table`: its table lies there already."""
+        """Write the head into an image. `has_table`: the image has this table already."""
         at = BYTES + len(self.table)
         if not has_table:
             view[BYTES:at] = self.table
@@ -34,7 +34,7 @@ class Head(NamedTuple):
 
 
 def read(view: memoryview, kind: bytes) -> Head:
-    """Return the head of an image. UserError: it is of another kind."""
+    """Return the head of an image. UserError: the image is of another kind."""
     found, table, objects, start = _FORM.unpack_from(view, 0)
     if found != kind:
         raise UserError(

@@ -16,11 +16,11 @@ class Host(NamedTuple):
 
     node_id: str
     host: str
-    pid: int  # As its own host counts.
+    pid: int  # On its own host.
 
 
 def hosts_of(worker: int, world: Group) -> list[Host]:
-    """Return the processes that are the group now, in rank order."""
+    """Return the process of each rank of a group, in rank order. All ranks have to call it."""
     found = (CHost * world.size)()
     check(lib.hf_hosts(worker, world.handle, found))
     return [Host(os.fsdecode(h.node_id), os.fsdecode(h.host), h.pid) for h in found]

@@ -17,7 +17,7 @@ def _version(number: int) -> int:
 
 
 class KeyValues(abc.ABC):
-    """Those of one worker's job."""
+    """The key-values of one worker's job."""
 
     @property
     @abc.abstractmethod
@@ -29,9 +29,9 @@ class KeyValues(abc.ABC):
         check(lib.hf_kv_put(self.handle, key.encode(), value, len(value)))
 
     def get(self, keys: Sequence[str], wait_s: float = 0) -> tuple[int, bytes] | None:
-        """Return the first of the keys that has a value, as its index, and the value.
+        """Return the index of the first of the keys that has a value, and the value.
 
-        None: within `wait_s` seconds there was none. Ctrl-C has to wait for so long.
+        None: no key has a value within `wait_s` seconds. Ctrl-C takes effect only after that time.
         """
         array = (c.c_char_p * len(keys))(*(key.encode() for key in keys))
         which, value, size = U64(), c.c_void_p(), U64()
@@ -52,7 +52,7 @@ class KeyValues(abc.ABC):
     def set(self, key: str, value: bytes, expected: int | None) -> int | None:
         """Set the value if the key is at the expected version. See hf_kv_set().
 
-        Return the value's version; None: the key is at another one.
+        Return the value's version; None: the key is at another version.
         """
         at = ANY_VERSION if expected is None else _version(expected)
         is_set, version = c.c_int(), U64()
@@ -64,7 +64,10 @@ class KeyValues(abc.ABC):
         return version.value if is_set.value else None
 
     def read(self, key: str, newer_than: int, wait_s: float) -> tuple[bytes, int] | None:
-        """Return the value of a key and its version, if that is newer. See hf_kv_read()."""
+        """Return a value newer than a version, and its version. See hf_kv_read().
+
+        None: there is none within `wait_s` seconds.
+        """
         value, size, version = c.c_void_p(), U64(), U64()
         status = lib.hf_kv_read(
             self.handle,

@@ -1,8 +1,8 @@
 """Run a job for `holdfast run`: start msrun, show the ranks' output, restart all if need be.
 
 If a process is lost before any rank has kept a state (hf.State, a session), it can not be replaced
-alone: the others wait for it by means that know of no successor (Gloo). Then all processes are
-started again, as torchrun does.
+alone: the others wait for it in Gloo, which accepts no successor. Then all processes are started
+again, as torchrun does.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Launch:
         self._run = run
         self._round = 0
         self._lost: int | None = None  # The rank because of which all start again.
-        self._how = ""  # How it ended.
-        self._token = b""
+        self._how = ""  # How that rank ended.
+        self._token = b""  # Begins the log line that reports such a rank.
         self._broken = False  # Nobody reads our output.
         self._signal = 0
         self._wake = socket.socketpair()
@@ -62,11 +62,11 @@ class Launch:
             end.setblocking(False)
 
     def main(self) -> int:
-        """Run it; return its exit code."""
+        """Run the job; return its exit code."""
         signal.set_wakeup_fd(self._wake[1].fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, lambda *_: None)  # It only wakes up the loop.
+                signal.signal(number, lambda *_: None)  # The loop reads the number from _wake.
         for remark in self._run.remarks:
             say(remark)
         while True:
@@ -161,7 +161,7 @@ class Launch:
         cores = len(os.sched_getaffinity(0))
         environment.setdefault("OMP_NUM_THREADS", "1" if run.count > 1 else str(cores))
         if "MS_TOPO_TIMEOUT" not in environment:
-            # A program may never join the job. Then nobody waits for it.
+            # A program may never join the job. That must not end it.
             environment["MS_TOPO_TIMEOUT"] = "-1"
             environment.setdefault("HOLDFAST_SCHEDULER_TIMEOUT", "1800")
         return environment
@@ -173,7 +173,7 @@ class Launch:
         launcher = os.getpid()
 
         def prepare() -> None:
-            os.setpgid(0, 0)  # It gets the terminal's Ctrl-C from us, once.
+            os.setpgid(0, 0)  # msrun gets the terminal's Ctrl-C only from this launcher.
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != launcher:
                 os._exit(1)
@@ -228,7 +228,7 @@ class Launch:
         """Write the agent's output. True: the agent has ended."""
         with contextlib.suppress(BlockingIOError):
             while words := os.read(stream, 1 << 16):
-                # Else it only says that it was interrupted, or whom it has to tell.
+                # On one host, the agent has nothing to say once it has to end for a lost rank.
                 if self._lost is None or self._run.nodes.several:
                     text = words.replace(b"msrun: ", b"holdfast: ")
                     with contextlib.suppress(OSError):
@@ -237,7 +237,7 @@ class Launch:
         return False
 
     def _write(self, rank: int, line: bytes) -> None:
-        """Show a line of a rank's."""
+        """Show a line of a rank's log, or note that the rank was lost."""
         if line.startswith(self._token):
             self._lost = rank
             how = line[len(self._token) :].decode(errors="replace").strip()
@@ -259,5 +259,5 @@ def _write_all(stream: int, words: bytes) -> None:
     while words:
         try:
             words = words[os.write(stream, words) :]
-        except BlockingIOError:  # Another process that shares it has made it so.
+        except BlockingIOError:  # Another process that has this stream made it non-blocking.
             select.select((), (stream,), ())

@@ -71,15 +71,15 @@ def run(request: Request, begin: Callable[[], None]) -> NoReturn:
         _show(error)
         status = 1
     known = exit_code_of(status)
-    with contextlib.suppress(OSError):  # This serves if the nursery is gone by then.
+    with contextlib.suppress(OSError):  # For the case that the nursery has ended by then.
         request.connection.send(_ANSWER.pack(_LEAVING, known & 0xFF))
     raise SystemExit(status)
 
 
 def _draw_anew() -> None:
-    """Give this process random numbers of its own. Python's random has its own since the fork.
+    """Seed NumPy's generator anew, so that forked processes draw different numbers.
 
-    MindSpore's generator begins with seed 0 in every process that imports it, also in a fork.
+    Python seeds its own at a fork. MindSpore's begins with seed 0 in every process, forked or not.
     """
     numpy = sys.modules.get("numpy")
     if numpy is not None:

@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 USAGE_EXIT: Final = 2
-_RDZV_PORT: Final = 29400  # Both are torchrun's.
-_MASTER_PORT: Final = 29500
+_RDZV_PORT: Final = 29400  # As in torchrun.
+_MASTER_PORT: Final = 29500  # As in torchrun.
 _LAST_PORT: Final = 65535
-_MOST: Final = 10_000
+_MOST: Final = 10_000  # Hosts.
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """The hosts of a job. All start the same number of processes."""
+    """The hosts of a job, seen from one of them."""
 
-    count: int
-    rank: int  # Of this host. 0 runs the scheduler. From `count` on: a spare host.
-    address: str  # Where it listens: an address of host 0.
-    port: int  # Its port; 0: a free one, on a job's only host.
+    count: int  # Hosts that have ranks.
+    rank: int  # This host's number. Host 0 runs the scheduler; from `count` on: a spare host.
+    address: str  # The scheduler's: an address of host 0.
+    port: int  # The scheduler's; 0: a free one, if the job has only one host.
     master_port: int  # What the program finds in MASTER_PORT; 0: a free one, likewise.
-    spares: int = 0  # Hosts that wait for another to be lost.
+    spares: int = 0  # The number of spare hosts.
 
     @property
     def several(self) -> bool:
@@ -64,7 +64,7 @@ def nodes_of(options: argparse.Namespace) -> tuple[Nodes, list[str]]:
             f"the one where they meet, {port}: leave --sched-port out"
         )
     rank, remarks = _rank(options.node_rank, most, address)
-    # The program's own store is not the scheduler: it has a port beside it, the same on all hosts.
+    # MASTER_PORT is for the program's own store, so it has to differ from the scheduler's port.
     beside = port + 1 if port < _LAST_PORT else port - 1
     chosen = options.master_port if options.rdzv_endpoint else 0
     if chosen == port:
@@ -134,7 +134,7 @@ def _rank(text: str | None, count: int, address: str) -> tuple[int, list[str]]:
 
 
 def _is_loopback(address: str) -> bool:
-    """Whether it is so for every host, as it stands there."""
+    """Return whether an address is a loopback address without being looked up."""
     if address == "localhost":
         return True
     try:
@@ -164,9 +164,9 @@ def _is_own(resolved: tuple[int, tuple[str, int]]) -> bool:
 
 
 def _check_reachable(address: str) -> None:
-    """See that a name is no loopback address on its own host, as many an /etc/hosts has it."""
+    """End if host 0's name is a loopback address on host 0, as in many an /etc/hosts."""
     if _is_loopback(address):
-        return  # Said so: all is on one host, for a trial.
+        return  # By the user's own words: all "hosts" are this one, for a trial.
     found = [where[0] for _, where in _resolved(address)]
     if found and ipaddress.ip_address(found[0].partition("%")[0]).is_loopback:
         fail(

@@ -3,9 +3,9 @@
 For every process of the job, msrun starts a `nursling` (apps/python/nursling.cc). The first of them
 starts this process. Each nursling asks here for a fork with its environment, folder and
 descriptors, and ends as the fork ends. A fork does nothing until its nursling tells it to, since
-the nursling may have lost patience. A request that does not fit is refused. Then that process
-starts by itself, as without a nursery. The face that starts the nursery
-(holdfast/mindspore/_nursery.py) says what to import.
+the nursling may have given up and become the program itself. So it does if its request is refused,
+as when the environment differs. The face that starts the nursery (holdfast/mindspore/_nursery.py)
+says what to import.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from holdfast._nursery_request import Request, read
 
 _ANSWER: Final = struct.Struct("<Ii")  # As in apps/python/nursling.cc.
 _REFUSED, _STARTED, _ENDED = range(3)
-_GROWN: Final = b"+"  # As in apps/python/nursling.cc: names a socket whose listener can fork.
-_SPARE_FD: Final = 3
-_OWN_FDS: Final = 10  # Ours are above. A forked process has its own below.
+_GROWN: Final = b"+"  # As in nursling.cc: ends the name of the socket of a nursery that can fork.
+_SPARE_FD: Final = 3  # Where a spare has the pipe that brings its place.
+_OWN_FDS: Final = 10  # The nursery's begin here; those that a request brings lie below.
 
 
 class _Worker(NamedTuple):
@@ -46,16 +46,16 @@ def _above(descriptor: int) -> int:
 
 
 def _is_alone() -> bool:
-    """Return whether a fork takes along everything that runs here.
+    """Return whether this process has no thread that a fork would lack.
 
-    The threads of NumPy's OpenBLAS end before every fork and start anew when they are needed. Any
-    other thread would be missing in the new process.
+    The threads of NumPy's OpenBLAS do not count: they end before every fork and start anew when
+    they are needed.
     """
     pid = os.fork()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    for _ in range(100):  # A joined thread is seen a little longer.
+    for _ in range(100):  # /proc lists a thread a little longer than it runs.
         if len(os.listdir("/proc/self/task")) == 1:
             return True
         time.sleep(0.001)
@@ -63,14 +63,14 @@ def _is_alone() -> bool:
 
 
 class _AgentWatch:
-    """Ends this process with the agent, even during an import, which asks this for each module."""
+    """An import hook: every import asks it, and it ends this process if the agent is gone."""
 
     def __init__(self, agent: int) -> None:
         self._poll = select.poll()
         self._poll.register(agent, select.POLLIN)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> None:
-        """Find nothing."""
+        """Find no module."""
         if self._poll.poll(0):
             os._exit(0)
 
@@ -84,8 +84,8 @@ class Nursery:
         self._listeners = [listener]
         self._agent = agent  # A pidfd.
         self._workers: dict[int, _Worker] = {}  # By pidfd.
-        self._shared: dict[str, str] | None = None
-        self._imported: dict[str, str] = {}  # Put into the environment by the import.
+        self._shared: dict[str, str] | None = None  # The first request's; the others need the same.
+        self._imported: dict[str, str] = {}  # Variables that the import has set.
         self._said = b""  # Output during the import.
         self._refuses = False
         self._selector = selectors.PollSelector()
@@ -145,8 +145,8 @@ class Nursery:
                 self._import(request)
             except BaseException:  # Also SystemExit. Each process will report the error itself.
                 self._refuses = True
-            # From now on a request is answered at once. After the first fork, a signal no longer
-            # ends this process: the agent must hear how the processes end that it signals with it.
+            # The agent's signals to a forked process may reach this one as well. It has to stay, to
+            # report how that process ends.
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_IGN)
             self._listen_grown()
@@ -188,8 +188,8 @@ class Nursery:
         self._selector.register(grown, selectors.EVENT_READ)
 
     def _fork(self, request: Request) -> int:
-        """Fork; return 0 in the new process, which by then has the form that the request wants."""
-        free = os.dup(self._agent)  # Start no process whose end this one could not report.
+        """Fork. Return 0 in the new process, once that has become what the request asks for."""
+        free = os.dup(self._agent)  # Fails before the fork if no descriptor is left for the pidfd.
         try:
             pid = os.fork()
         finally:
@@ -205,7 +205,7 @@ class Nursery:
         return pid
 
     def _become(self, request: Request) -> None:
-        """Leave everything of the nursery behind."""
+        """Turn a fork of the nursery into the process that the request describes."""
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for listener in self._listeners:
@@ -220,9 +220,9 @@ class Nursery:
             os.dup2(descriptor, target, inheritable=True)
             os.close(descriptor)
         if len(request.descriptors) <= _SPARE_FD:
-            os.close(_SPARE_FD)  # It was only held free.
+            os.close(_SPARE_FD)  # It only kept the number from other use.
         os.chdir(request.folder)
-        with contextlib.suppress(OSError):  # The nursling of a spare may be idle.
+        with contextlib.suppress(OSError):  # A waiting spare's runs at idle priority.
             policy = os.sched_getscheduler(request.nursling)
             os.sched_setscheduler(0, policy, os.sched_getparam(request.nursling))
         os.environ.clear()
@@ -233,7 +233,7 @@ class Nursery:
 
 
 def _wait_for_word(request: Request) -> None:
-    """Wait for the nursling's word. Without it, the nursling is gone or is the program itself."""
+    """Wait until the nursling says "begin". If it is gone or has become the program, exit."""
     try:
         os.setpgid(0, request.nursling)
         request.connection.send(_ANSWER.pack(_STARTED, os.getpid()))

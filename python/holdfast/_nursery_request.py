@@ -7,8 +7,8 @@ import socket
 import struct
 from typing import Final, NamedTuple
 
-_PATIENCE_S: Final = 10.0  # A request is written in one go.
-# Each process has its own of these. The rest of the environment is the same for all.
+_PATIENCE_S: Final = 10.0  # For the rest of a request, which is written in one go.
+# Variables that each process has for itself. The rest of the environment is the same for all.
 _OWN_NAMES: Final = (
     "MS_ROLE",
     "MS_NODE_ID",
@@ -25,7 +25,7 @@ class Request(NamedTuple):
     """The description of a process to fork."""
 
     connection: socket.socket
-    nursling: int
+    nursling: int  # Its process id.
     folder: str
     argv: list[str]  # [python, "-u", script, ...]
     environment: dict[str, str]
@@ -36,7 +36,7 @@ class Request(NamedTuple):
         return {k: v for k, v in self.environment.items() if k not in _OWN_NAMES}
 
     def close(self) -> None:
-        """Close the descriptors that came with it."""
+        """Close the connection, and the descriptors that came with the request."""
         self.connection.close()
         for descriptor in self.descriptors:
             os.close(descriptor)

@@ -14,9 +14,9 @@ from holdfast._nodes import USAGE_EXIT, Nodes, fail, nodes_of
 
 __all__ = ["USAGE_EXIT", "Run", "fail", "parse"]
 
-_MOST: Final = 10_000  # As many as msrun takes.
+_MOST: Final = 10_000  # Processes of a job. As in msrun.
 
-# torchrun's: how its own agents find each other and work.
+# torchrun's options for its own agents, which `holdfast run` does not have.
 _WITHOUT_EFFECT: Final = (
     "rdzv_backend",
     "rdzv_conf",
@@ -35,8 +35,8 @@ _WITHOUT_EFFECT: Final = (
 class Run:
     """The program to run, and how to run it."""
 
-    count: int  # Of processes on this host.
-    sizes: tuple[int, ...]  # Of processes on each host that has ranks.
+    count: int  # Processes on this host.
+    sizes: tuple[int, ...]  # Processes on each host that has ranks.
     nodes: Nodes
     command: tuple[str, ...]
     log_dir: Path
@@ -60,7 +60,7 @@ class Run:
 
     @property
     def said_sizes(self) -> list[str]:
-        """The sizes as one says them: a single number, if all hosts have it."""
+        """The sizes as on a command line: a single number, if all hosts have the same."""
         return [str(size) for size in (self.sizes if len(set(self.sizes)) > 1 else self.sizes[:1])]
 
 
@@ -161,7 +161,7 @@ def _sizes(text: str, hosts: int) -> tuple[int, ...]:
 
 
 def _shown(options: argparse.Namespace, count: int, first: int) -> frozenset[int]:
-    """Return the ranks that the terminal shows, of those of this host."""
+    """Return the ranks of this host that the terminal shows: some of `count` from `first` on."""
     for name in ("redirects", "tee"):
         value = getattr(options, name)
         if value not in (None, "0", "3"):

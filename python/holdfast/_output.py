@@ -20,7 +20,7 @@ _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EST
 class _Log(io.FileIO):
     """A log. Output that finds no room in it is lost, and the launcher says so."""
 
-    def write(self, data: Any, /) -> int:  # bytes, or something that has bytes.
+    def write(self, data: Any, /) -> int:  # bytes, or an object with a buffer.
         try:
             return super().write(data)
         except OSError as error:
@@ -33,7 +33,7 @@ def outlive_a_full_disk() -> None:
     """Where standard output and error are the agent's log, lose output rather than fail."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        # A stream that the program has put there is its own.
+        # A stream that the program has put in place of Python's is left alone.
         if stream is getattr(sys, f"__{name}__") and _is_log(stream):
             setattr(sys, name, _on_a_log(stream))
 

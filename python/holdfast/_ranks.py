@@ -15,13 +15,14 @@ from typing import Any, Final
 from holdfast._say import say
 
 NAMES: Final = ("RANK", "LOCAL_RANK", "ROLE_RANK")
+# Modules between the line that reads a rank and this one.
 _PASSED_ON: Final = ("_ranks", "os", "<frozen os>", "_collections_abc", "<frozen _collections_abc>")
 _ask: Callable[[], Any]  # Waits for the rank.
 _waits_in = 0  # This process's id, until its rank is known. Its children have no rank to wait for.
 
 
 class _WaitingEnvironment(type(os.environ)):  # type: ignore[misc]
-    """os.environ of such a spare. It has the ranks once the spare has a place."""
+    """os.environ of a spare that is bound to no rank. Whoever reads a rank waits for it."""
 
     def __getitem__(self, key: str) -> str:
         """Return the variable's value. If it is a rank, wait for it."""
@@ -40,7 +41,7 @@ def are_known() -> None:
 
 
 def wait_where_they_are_read(ask: Callable[[], Any]) -> None:
-    """Replace os.environ by an environment that waits, if this process is such a spare.
+    """Replace os.environ by an environment that waits, in a spare that is bound to no rank.
 
     `ask()` waits for the rank and publishes it. A spare that is bound to a rank has its variables
     from its start and does not wait.
@@ -55,7 +56,7 @@ def wait_where_they_are_read(ask: Callable[[], Any]) -> None:
 
 
 def _has_the_pipe_of_a_spare() -> bool:
-    """Whether this process will get a rank. A spare's child inherits the variables only."""
+    """Return whether this process is a spare. A child of one has its variables, but no pipe."""
     given = os.environ.get("HOLDFAST_SPARE_FD", "")
     try:
         return stat.S_ISFIFO(os.fstat(int(given)).st_mode)
@@ -64,7 +65,7 @@ def _has_the_pipe_of_a_spare() -> bool:
 
 
 def _say_where(key: str) -> None:
-    """Say which line waits. All code after it runs only in the recovery."""
+    """Say which line waits. The code after that line runs during a recovery."""
     lines = [
         line for line in traceback.extract_stack() if Path(line.filename).stem not in _PASSED_ON
     ]

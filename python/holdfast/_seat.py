@@ -1,4 +1,4 @@
-"""The place of a process in its job, as far as it is known without waiting. Both faces ask here."""
+"""The place of a process in its job, and what of it is known without waiting. For both faces."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from holdfast.job import init
 class Phase(enum.Enum):
     """Who answers collectives, and what happens to one that a fault cut short."""
 
-    EARLY = enum.auto()  # Before a State or a training: the other ranks, if this is a first start.
-    ECHO = enum.auto()  # A successor on its way to the others' step, or a rehearsal: nobody.
-    LIVE = enum.auto()  # The session's groups.
-    PLAIN = enum.auto()  # The same where nothing is kept: a fault is an error.
+    EARLY = enum.auto()  # Before a State or a training: the other ranks, at a first start.
+    ECHO = enum.auto()  # Nobody: a successor that has not reached the others' step, or a rehearsal.
+    LIVE = enum.auto()  # The session's groups. A fault makes the step void.
+    PLAIN = enum.auto()  # The session's groups, where nothing is kept: a fault is an error.
 
 
 class Seat:
@@ -48,12 +48,12 @@ class Seat:
 
     @property
     def place_known(self) -> bool:
-        """Whether `place` does not wait."""
+        """Whether `place` is known already, so that asking for it does not wait."""
         return self._place is not None
 
     @property
     def world_size(self) -> int:
-        """The number of ranks, without waiting for the own one."""
+        """The number of ranks. If the environment has it, nothing is waited for."""
         if self._place is None and self.worker.solo:
             return 1
         given = os.environ.get("MS_WORKER_NUM", "")
@@ -71,7 +71,7 @@ class Seat:
 
     @property
     def restarted(self) -> bool:
-        """Whether this process is a successor. One restarted by hand has no attempt number."""
+        """Whether this process is a successor. One restarted by hand, without an agent, is not."""
         return self._spare or self.rehearses or self.place.attempt > 1
 
     def say_once(self, text: str) -> None:

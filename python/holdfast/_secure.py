@@ -21,11 +21,11 @@ def set_ps_context(
     """Put all connections of this process to its scheduler under mutual TLS, if `enable_ssl`.
 
     Call it before init(), in every process of the job. The names are MindSpore's; the file is its
-    config.json (docs/security.md). An empty password comes from where the settings say. Python's
-    texts can not be wiped.
+    config.json (docs/security.md). In place of an empty password, that of the environment is taken.
+    Python can not wipe a string, so a password that is given here stays in memory.
 
     Errors: UserError names the file or the password that is wrong. If the program catches it and
-    goes on, init() fails: there is no job in the clear in place of one under TLS.
+    goes on, init() fails, since a job that is to be under TLS never runs in the clear.
     """
     if not enable_ssl:
         return
@@ -33,7 +33,7 @@ def set_ps_context(
         path = os.fsencode(config_file_path)
         texts = [text.encode() for text in (client_password, server_password)]
     except Exception:
-        lib.hf_set_tls(b"", b"", b"")  # Refused, too: so init() fails.
+        lib.hf_set_tls(b"", b"", b"")  # This is refused too, which makes init() fail.
         raise
     secrets = [c.create_string_buffer(text) for text in texts]
     try:
@@ -42,7 +42,7 @@ def set_ps_context(
         for secret in secrets:
             c.memset(secret, 0, len(secret))
     of_run = os.environ.get("MS_ROLE") == "MS_WORKER" and os.environ.get("HOLDFAST_AGENT")
-    text = text_of_the_script() if of_run else ""  # As _shim.sh looks.
+    text = text_of_the_script() if of_run else ""  # _shim.sh looks for the same words.
     if text and not all(word in text for word in ("set_ps_context(", "enable_ssl")):
         say_unseen("the call")
 
@@ -56,7 +56,7 @@ def text_of_the_script() -> str:
 
 
 def say_unseen(what: str) -> None:
-    """Say in a worker that the scheduler has not found `what`, for which it reads the script."""
+    """Say in a worker that the scheduler, which searches the script for `what`, misses it."""
     if os.environ.get("HOLDFAST_TLS_CONFIG"):
         return
     frame = sys._getframe(1)

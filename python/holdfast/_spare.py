@@ -2,11 +2,11 @@
 
     _spare.py TOKEN PROGRAM [ARGUMENTS]
 
-Before that, or in a program that never keeps anything, it could take nobody's place: the others
-would not wait for it. If it gets a place all the same, it writes TOKEN into its log, with how its
-predecessor ended, and the launcher starts all again. On a spare host no process joins the job until
-one is needed there, so the scheduler is asked. _shim.sh starts it by its path, so it imports
-nothing of ours.
+While nothing is kept, a spare can take nobody's place: the other ranks would not wait for it. If
+the agent gives it a place all the same, it writes TOKEN into its log, with how its predecessor
+ended, and the launcher starts all processes again. On a spare host, a spare asks the scheduler,
+since no local process shows that the job keeps something. _shim.sh runs this file by its path, so
+it imports nothing of Holdfast.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _is_spare_host() -> bool:
 
 
 def _note_what_other_hosts_have(folder: Path) -> None:
-    """Ask the scheduler whether a process has joined the job; note it as if it were one of here."""
+    """Ask the scheduler whether a process has joined the job; if so, make `joined` here too."""
     ask = [str(Path(__file__).resolve().with_name("bin") / "holdfast"), "status", "--json"]
     with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):  # Ask again later.
         said = subprocess.run(
@@ -86,9 +86,9 @@ def main(token: str, command: list[str]) -> NoReturn:
         words = os.read(place, 4096).decode(errors="replace").strip().split(" ", 2)
         if words == [""]:  # The job has ended.
             raise SystemExit(0)
-        print(token, *words[2:], flush=True)  # After the place and the attempt.
+        print(token, *words[2:], flush=True)  # words: place, attempt, the predecessor's end.
         signal.alarm(60)
-        signal.pause()  # The launcher ends it.
+        signal.pause()  # The launcher ends this process.
     if "RANK" not in os.environ:  # It is a spare for any place.
         site = str(Path(__file__).resolve().with_name("_site"))
         others = os.environ.get("PYTHONPATH")

@@ -16,7 +16,7 @@ from holdfast._errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor, dtype
 
-LIMIT: Final = 1 << 22  # Bytes of all of them, pickled.
+LIMIT: Final = 1 << 22  # Bytes of all values together, pickled.
 _PLAIN: Final = frozenset((bool, int, float, complex, str, bytes, type(None)))
 _DATES: Final = (datetime.datetime, datetime.date, datetime.timedelta)
 _ROWS: Final = (list, tuple, set, frozenset, deque)
@@ -49,7 +49,7 @@ def raw_bytes(tensor: Tensor) -> bytes:
 
 
 def _is_tensor(thing: Any) -> bool:
-    """Whether it is a PyTorch tensor. A program of another face may not have PyTorch at all."""
+    """Return whether this is a PyTorch tensor. Never imports PyTorch: a program may have none."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(thing, torch.Tensor)
 
@@ -100,17 +100,17 @@ class Vars:
 
 
 class Values:
-    """The values of all Vars of a State, also those of a predecessor that are not named yet."""
+    """The values of all Vars of a State. Some may be a predecessor's that are not named yet."""
 
     def __init__(self) -> None:
-        """There is none yet."""
+        """Begin without values."""
         self.all: dict[str, Any] = {}
         self._named: set[str] = set()
 
     def name(
         self, first: dict[str, Any], refuse: Callable[[str, Any], None] = lambda name, value: None
     ) -> Vars:
-        """Return the Vars of these names. `first`: what they are where no predecessor had them.
+        """Return Vars of the names in `first`, with these values if no predecessor had others.
 
         `refuse` raises UserError for a value that can not be kept.
         """
@@ -223,7 +223,7 @@ def _why_no_array(value: Any) -> str:
 
 def into(old: Any, new: Any, done: dict[int, Any] | None = None) -> Any:
     """Return `new`. If `old` is of the same kind, change it in place and return it instead."""
-    done = {} if done is None else done  # By id of the new object, which may hold itself.
+    done = {} if done is None else done  # Results by id of the new object, which may hold itself.
     if id(new) in done or type(old) is not type(new):
         return done.get(id(new), new)
     if _is_tensor(new):

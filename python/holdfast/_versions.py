@@ -30,10 +30,10 @@ class Versions(abc.ABC):
 
     @abc.abstractmethod
     def greet(self) -> bool:
-        """Tell the ranks of a new generation how this one stands. False: a fault came."""
+        """Exchange with a new generation's ranks what each knows. False: a fault came."""
 
     def reformed(self) -> None:
-        """Bring everything to the last version, since a fault came."""
+        """Bring everything to the last version, after a fault. A face may do more."""
         self.restore()
 
     def open(self, session: Session) -> None:
@@ -72,16 +72,16 @@ def say_void(n: int, rank: int) -> None:
 
 
 def tell(session: Session, form: struct.Struct, *mine: Any) -> list[tuple[Any, ...]]:
-    """Return what all ranks tell each other, in rank order. MarkedError: a fault came."""
+    """Exchange `mine`; return what each rank gave, in rank order. MarkedError: a fault came."""
     world = session.world
     everyone = bytearray(form.size * world.size)
-    with session.uncompared():  # It may hold times.
+    with session.uncompared():  # A rehearsal has other times in it.
         world.all_gather(form.pack(*mine), form.size, everyone)
     return list(form.iter_unpack(everyone))
 
 
 def told(session: Session, form: struct.Struct, *mine: Any) -> list[tuple[Any, ...]] | None:
-    """Return the same. None: a fault came. LeftError: a rank has ended."""
+    """Do as tell() does. None: a fault came. LeftError: a rank has ended its training."""
     try:
         return tell(session, form, *mine)
     except LeftError:

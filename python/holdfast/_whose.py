@@ -11,7 +11,7 @@ from typing import Final
 
 _OURS: Final = str(Path(__file__).resolve().parent) + os.sep
 _STANDARD: Final = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
-# Their objects change for reasons of their own; State has what the program keeps in them.
+# Packages that do not count as the program's: their objects change for reasons of their own.
 FRAMEWORKS: Final = frozenset(
     (
         *("torch", "torchvision", "torchaudio", "functorch", "triton", "numpy", "scipy"),

@@ -76,7 +76,10 @@ class Job:
         return self.worker.set(key, value, expected)
 
     def read(self, key: str, wait_s: float = 0, newer_than: int = 0) -> tuple[bytes, int] | None:
-        """Return the value of a key and its version; None if there is no newer one in time."""
+        """Return a value of a key, newer than version `newer_than` (0: any), and its version.
+
+        None: there is none within `wait_s` seconds.
+        """
         return self.worker.read(key, newer_than, wait_s)
 
     @property
@@ -104,8 +107,9 @@ class Job:
     ) -> Session:
         """Open this rank's state: parameters by name and number of float32 elements, private bytes.
 
-        Without parameters, all of the state is in the private bytes. With `own_private` they never
-        come from another rank, with `own_later` only version 0 does. Otherwise they come along.
+        Without parameters, all of the state is in the private bytes. `own_private`: each rank has
+        private bytes of its own. `own_later`: version 0 is rank 0's on all ranks, later versions
+        are each rank's own. Neither: a rank that has lost its bytes gets those of another rank.
         """
         _ = self.place
         return self.worker.open(parameters, optimizer, private_bytes, own_private, own_later)
@@ -147,7 +151,7 @@ def _when_the_process_ends(call: Callable[[], None]) -> None:
 
 def _note_joining(lifeline: Path) -> None:
     """Let the launcher know that a lost process of this job can be replaced alone."""
-    with contextlib.suppress(OSError):  # It lies in the job's folder, which goes with the job.
+    with contextlib.suppress(OSError):  # The job's folder may be gone, if the job has ended.
         lifeline.with_name("joined").touch(0o600)
 
 
@@ -162,7 +166,7 @@ def prepare_spare() -> None:
 
 
 def _rank_where_it_began(rank: int) -> int:
-    """Return LOCAL_RANK, as _shim.sh does: the same on every host that the rank comes to."""
+    """Return LOCAL_RANK on the host where the rank began. A move to another host keeps it."""
     for size in itertools.cycle(map(int, os.environ["_HOLDFAST_SIZES"].split())):
         if rank < size:
             return rank

@@ -1,8 +1,8 @@
-"""Read MS_ENABLE_TFT; a value that MindSpore would search in vain is named before anything starts.
+"""Read MS_ENABLE_TFT, and refuse a wrong value before anything starts.
 
-MindSpore looks for texts such as `TTP:1` in it: what is misspelt switches nothing on and nobody
-says so, and a name without a colon ends its import with an IndexError. Nothing heavy is imported
-here.
+MindSpore searches the value for texts such as `TTP:1`. A misspelt name switches nothing on, without
+a word, and a name without a colon ends the import of MindSpore with an IndexError. This module
+imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import Final, NamedTuple
 
 VARIABLE: Final = "MS_ENABLE_TFT"
-# In the order in which MindSpore's own check has them.
+# In the order of MindSpore's own check.
 _KNOWN: Final = ("TTP", "UCE", "ARF", "HCCE")
 _ABSENT: Final = {
     "ATO": "advice on checkpoint intervals",
@@ -24,14 +24,14 @@ _EXPECTED: Final = "expected is e.g. '{TTP:1}' or '{TTP:1,UCE:1,ARF:1}'"
 
 
 class Switches(NamedTuple):
-    """What is asked for."""
+    """What a value of MS_ENABLE_TFT asks for."""
 
-    on: tuple[str, ...]  # Of TTP, UCE, ARF, HCCE; in this order.
-    remarks: tuple[str, ...]  # What is asked for and not there: a sentence each.
+    on: tuple[str, ...]  # Some of TTP, UCE, ARF, HCCE, in this order.
+    remarks: tuple[str, ...]  # A sentence on each feature that is asked for and not offered.
 
     @property
     def text(self) -> str:
-        """The value as MindSpore's own code finds all of it; empty where nothing is on."""
+        """The value in the form that MindSpore's own code understands; empty if nothing is on."""
         return "{" + ",".join(f"{name}:1" for name in self.on) + "}" if self.on else ""
 
     @property
@@ -47,7 +47,7 @@ def _refuse(value: str, what: str, what_to_do: str) -> ValueError:
 def read(value: str) -> Switches:
     """Return what a value of MS_ENABLE_TFT asks for.
 
-    Names are parted by commas or, as two of the documents have it, blanks. ValueError: one
+    Names are separated by commas or, as in two of MindSpore's documents, by blanks. ValueError: a
     sentence that names the variable, what was expected and what to do.
     """
     text = value.strip()
@@ -87,9 +87,9 @@ def gasp(environment: Mapping[str, str]) -> bool:
 
 
 def settle(environment: MutableMapping[str, str]) -> tuple[str, ...]:
-    """Write MS_ENABLE_TFT as MindSpore's own code finds all of it; return what is to be said.
+    """Rewrite MS_ENABLE_TFT so that MindSpore's own code understands it; return remarks.
 
-    ValueError: a sentence on a value that means nothing.
+    ValueError: a sentence that says what is wrong with it, or with MS_TFT_PORT.
     """
     check_port(environment.get("MS_TFT_PORT", ""))
     given = environment.get(VARIABLE)
@@ -101,7 +101,7 @@ def settle(environment: MutableMapping[str, str]) -> tuple[str, ...]:
 
 
 def check_port(value: str) -> None:
-    """Look at MS_TFT_PORT, of which MindSpore makes a number. ValueError: a sentence."""
+    """Check a value of MS_TFT_PORT. ValueError: a sentence that says what is wrong with it."""
     port = value.strip()
     if port and not (port.isdecimal() and len(port) < 6 and 0 < int(port) < 65536):
         raise ValueError(

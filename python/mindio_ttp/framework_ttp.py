@@ -1,7 +1,7 @@
-"""MindIO's functions for trainers, on Holdfast: each does its work or says why there is none.
+"""MindIO's functions for trainers, on Holdfast: each does its work, or says why it does nothing.
 
-MindIO has a controller in rank 0 and a processor in each rank; in Holdfast the scheduler decides
-and every process has a thread that talks to it: there is nothing to start and to end.
+MindIO has a controller in rank 0 and a processor in each rank. In Holdfast the scheduler decides,
+and each process has a thread that talks to the scheduler. So there is nothing to start or to end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_RANKS = 100_000
 
 
 class ReportState(enum.Enum):
-    """What tft_report_error() reports."""
+    """The states that tft_report_error() takes."""
 
     RS_NORMAL = 0
     RS_RETRY = 1
@@ -33,14 +33,14 @@ class ReportState(enum.Enum):
 
 
 class Action(enum.Enum):
-    """What tft_wait_next_action() answers."""
+    """The answers of tft_wait_next_action()."""
 
     RETRY = 0
     EXIT = 1
 
 
 class RepairType(enum.Enum):
-    """What a repair handler is asked for."""
+    """The requests that a repair handler gets from MindIO."""
 
     RT_SEND = 0
     RT_UCE_HIGHLEVEL = 1
@@ -52,7 +52,7 @@ class RepairType(enum.Enum):
 
 
 class OptimizerType(enum.Enum):
-    """Whose replicas tft_set_optimizer_replica() tells."""
+    """The kinds of replicas that tft_set_optimizer_replica() describes."""
 
     ATTENTION = 0
     MOE = 1
@@ -76,7 +76,7 @@ def tft_init_controller(
     enable_arf: bool = False,
     enable_zit: bool = False,
 ) -> int:
-    """Check the arguments; the controller is in Holdfast's scheduler."""
+    """Check the arguments, and start nothing: Holdfast's scheduler is the controller."""
     _ranks(rank, world_size, -1)
     if enable_zit:
         registry.say_once("enable_zit has no effect: the number of ranks does not change")
@@ -86,7 +86,7 @@ def tft_init_controller(
 def tft_start_controller(
     bind_ip: str, port: int, enable_tls: bool = True, tls_info: str = ""
 ) -> int:
-    """Start nothing: the scheduler serves already, at its own address."""
+    """Check the arguments, and start nothing: the scheduler serves already, at its own address."""
     if bind_ip == "0.0.0.0":
         raise ValueError("bind_ip 0.0.0.0 is refused; give the address of one interface")
     if not 1024 <= port <= 65535:
@@ -106,7 +106,7 @@ def tft_init_processor(
     enable_arf: bool = False,
     enable_zit: bool = False,
 ) -> int:
-    """Remember the size; the processor is the thread of this process's worker."""
+    """Keep the number of ranks, and start nothing: a thread of this worker is the processor."""
     _ranks(rank, world_size, 0)
     registry.world_size = world_size
     return 0
@@ -138,7 +138,7 @@ def tft_destroy_processor() -> int:
 
 
 def tft_set_optimizer_replica(rank: int, replica_info: Sequence[dict[str, Any]]) -> int:
-    """Remember who has replicas; Holdfast needs none: each rank's state outlives its process."""
+    """Keep who has replicas. Holdfast needs none: each rank's state outlives its process."""
     for info in replica_info:
         missing = {"rank_list", "replica_cnt", "replica_shift"} - set(info)
         if missing:
@@ -148,30 +148,30 @@ def tft_set_optimizer_replica(rank: int, replica_info: Sequence[dict[str, Any]])
 
 
 def tft_set_dp_group_info(rank: int, dp_rank_list: Sequence[int]) -> int:
-    """Remember a data-parallel group."""
+    """Keep the ranks of a data-parallel group."""
     registry.groups[rank] = list(dp_rank_list)
     return 0
 
 
 def tft_set_step_args(args: Any) -> int:
-    """Keep what handlers are given."""
+    """Keep the `args` that handlers get."""
     registry.args = args
     return 0
 
 
 def tft_start_copy_os() -> int:
-    """Do nothing: the state after each step is in the arena."""
+    """Do nothing: Holdfast keeps the state after each step."""
     return 0
 
 
 def tft_start_updating_os(backup_step: int) -> int:
-    """Note that an update has begun. A copy in the trainer is never needed."""
+    """Note that an update has begun. The trainer needs no copy of its own."""
     registry.updating = True
     return 0
 
 
 def tft_end_updating_os(step: int) -> int:
-    """Note that a step is done."""
+    """Note that a step, counted from 1, is done."""
     if step < 1:
         raise ValueError(f"step {step} is not possible; steps are counted from 1")
     registry.updating = False
@@ -201,15 +201,15 @@ def tft_report_load_ckpt_step(step: int) -> int:
 
 
 def tft_report_error(state: int, error_code: str = "") -> int:
-    """Note what has happened to this rank; tft_wait_next_action() answers."""
+    """Note what has happened to this rank, one of ReportState, for tft_wait_next_action()."""
     registry.reported = ReportState(state).value
     return 0
 
 
 def tft_wait_next_action() -> int:
-    """Bring this rank's state to its last step and say RETRY; EXIT if that is not possible.
+    """Bring this rank's state to its last step and return RETRY; EXIT if that is not possible.
 
-    The others are not stopped for it: they wait for this rank in their next collective.
+    The other ranks are not stopped for it: they wait for this rank in their next collective.
     """
     reported, registry.reported = registry.reported, None
     if registry.actor is None or reported in (None, ReportState.RS_UNKNOWN.value):
@@ -224,27 +224,27 @@ def tft_wait_next_action() -> int:
 
 
 def tft_get_repair_step() -> int:
-    """Return the last step that is done; the next is made again."""
+    """Return the number of the last step that is done. The step after it is made again."""
     return registry.step if registry.actor is None else registry.actor.step()
 
 
 def tft_get_repair_type() -> str:
-    """Return "retry", "recover", "dump", or "unknow"."""
+    """Return what tft_wait_next_action() decided: "retry" or "dump"; "unknow" before that."""
     return registry.repair_type
 
 
 def tft_can_do_uce_repair(hbm_error_time: int, start_time: int = 0, end_time: int = 0) -> bool:
-    """Return whether a memory error can be repaired, from the arena."""
+    """Return whether this rank can be repaired after a memory error, from its own arena."""
     return registry.actor is not None and registry.actor.can_repair()
 
 
 def tft_is_reboot_node() -> bool:
-    """Return whether this process is to be treated as one that replaces another."""
+    """Return whether the trainer has to treat this process as one that replaces another."""
     return registry.actor is not None and registry.actor.restarted()
 
 
 def tft_get_reboot_type() -> str:
-    """Return "arf": a process is replaced; hot switching is not there."""
+    """Return "arf", since lost processes are replaced. Hot switching is not offered."""
     return "arf"
 
 
@@ -254,12 +254,12 @@ def tft_reset_limit_step() -> int:
 
 
 def tft_pause_train(step: int) -> int:
-    """Return at once: nobody can ask for a pause (TSP); a fault stops the others by itself."""
+    """Return at once: pauses (TSP) are not offered. A fault stops the other ranks by itself."""
     return 0
 
 
 def tft_exception_handler(function: Callable[..., _T]) -> Callable[..., _T]:
-    """Report what a training function raises; make it again where that is possible."""
+    """Wrap a training function: report what it raises, and call it again after a repair."""
 
     @functools.wraps(function)
     def wrapper(*given: Any, **named: Any) -> _T:
@@ -291,12 +291,12 @@ def _register(name: str, function: Handler, context: Any) -> int:
 
 
 def tft_register_save_ckpt_handler(func: Handler, ctx: Any = None) -> int:
-    """Take func(step, save_info, args, ctx), which writes the last checkpoint."""
+    """Take func(step, save_info, args, ctx), called to write the last checkpoint."""
     return _register("save_ckpt", func, ctx)
 
 
 def tft_register_rename_handler(func: Handler, ctx: Any = None) -> int:
-    """Take func(step, ctx), which gives the checkpoint its final name."""
+    """Take func(step, ctx), called to give the last checkpoint its final name."""
     return _register("rename", func, ctx)
 
 
@@ -326,12 +326,12 @@ def tft_register_rollback_handler(func: Handler, ctx: Any = None) -> int:
 
 
 def tft_register_rebuild_group_handler(func: Handler, ctx: Any = None) -> int:
-    """Take func(fault_ranks, args, ctx). It is not called: Holdfast's groups form anew alone."""
+    """Take func(fault_ranks, args, ctx). It is not called: groups form anew by themselves."""
     return _register("rebuild_group", func, ctx)
 
 
 def tft_register_stream_sync_handler(func: Handler, ctx: Any = None) -> int:
-    """Take func(). It is not called: nobody can ask for a pause (TSP)."""
+    """Take func(). It is not called: pauses (TSP) are not offered."""
     return _register("stream_sync", func, ctx)
 
 
@@ -356,6 +356,6 @@ tft_register_zit_upgrade_repair_handler = _zit("zit_upgrade_repair")
 tft_register_zit_upgrade_rebuild_handler = _zit("zit_upgrade_rebuild")
 tft_register_zit_downgrade_rebuild_handler = _zit("zit_downgrade_rebuild")
 
-# MindIO has these here as well.
+# In MindIO, this module has these two as well.
 tft_register_mindx_callback = controller_ttp.tft_register_mindx_callback
 tft_query_high_availability_switch = controller_ttp.tft_query_high_availability_switch

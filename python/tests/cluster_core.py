@@ -1,4 +1,4 @@
-"""What a program that does not train asks of its job: who is there, key-values, bytes of all."""
+"""A program that does not train, but uses its job: hosts, key-values, gathered bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ try:
     raise AssertionError
 except holdfast.UserError:
     pass
-while True:  # All add one letter to one value.
+while True:  # Every rank adds one letter to the same value.
     value, version = job.read("letters") or (b"", 0)
     if job.set("letters", value + b"abc"[job.rank : job.rank + 1], version) is not None:
         break
@@ -36,7 +36,7 @@ with job.open(private_bytes=1) as session:
         hosts = session.hosts()
         assert [host.node_id for host in hosts] == [str(rank) for rank in range(job.world_size)]
         assert hosts[job.rank].pid == os.getpid()
-        mine = bytes([job.rank]) * (100 * job.rank)  # Nothing on rank 0.
+        mine = bytes([job.rank]) * (100 * job.rank)  # Rank 0 gives no bytes.
         everyone = session.world.gather_bytes(mine)
         assert everyone == [bytes([rank]) * (100 * rank) for rank in range(job.world_size)]
         assert session.world.gather_bytes(b"") == [b""] * job.world_size

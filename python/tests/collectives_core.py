@@ -1,7 +1,7 @@
 """Makes every collective with every type and operation, and compares with a sum made here.
 
-Any rank can compute what any other puts in, so each checks its own outputs. Exits with 1 if any
-differs.
+Any rank can compute what any other rank puts in, so each checks its own outputs. Exits with 1 if an
+output differs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CODES = {
 }
 FLOATS = {DType.FLOAT32, DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16}
 COUNTS = (0, 1, 65)
-LARGE = 270_001  # Several pieces, no whole number of cache lines.
+LARGE = 270_001  # Elements: more than one piece, and no whole number of cache lines.
 
 
 def bfloat16_bits(value: float) -> int:
@@ -59,7 +59,7 @@ def draw(rank: int, count: int, dtype: DType) -> list[Number]:
 
 
 def rounded(value: float, dtype: DType) -> float:
-    """Round to what is kept between two additions: small floats are folded as float32."""
+    """Round to what is kept between two additions: small floats are added up as float32."""
     if dtype == DType.FLOAT64:
         return value
     result: float = struct.unpack("<f", struct.pack("<f", value))[0]
@@ -108,7 +108,7 @@ def _expected(ranks: tuple[int, ...], count: int, dtype: DType, op: Op) -> list[
 
 
 def cases() -> list[tuple[DType, Op]]:
-    """Return all types with the operations that mean something for them."""
+    """Return all types with the operations that are defined for them."""
     bits, whole = {Op.AND, Op.OR, Op.XOR}, set(DType) - FLOATS
     return [
         (dtype, op)
@@ -125,7 +125,7 @@ def check_reductions(group: Group, ranks: list[int]) -> int:
         for count in COUNTS:
             data = pack(draw(me, count, dtype), dtype)
             given, into = bytes(data), bytearray(count * dtype.itemsize)
-            if me == ranks[0]:  # The ranks need not do alike.
+            if me == ranks[0]:  # Ranks may mix the two calls.
                 group.all_reduce_into(given, into, count, dtype, op)
             group.all_reduce(data, count, dtype, op)
             if me != ranks[0]:
@@ -154,7 +154,7 @@ def check_large(group: Group, ranks: list[int]) -> None:
 
 
 def check_copies(group: Group, ranks: list[int]) -> None:
-    """Compare what only moves bytes."""
+    """Compare the collectives that only move bytes."""
     me, n = group.rank, group.size
     for size in (0, 1, 5_000_001):
         for root in range(n):
@@ -173,7 +173,7 @@ def check_copies(group: Group, ranks: list[int]) -> None:
 
 
 def check_pairs(group: Group) -> None:
-    """Send round the ring, both ways at once, and in the order of sending."""
+    """Send around the ring, in both directions at once; messages arrive in the order sent."""
     me, n = group.rank, group.size
     if n == 1:
         return
@@ -186,13 +186,13 @@ def check_pairs(group: Group) -> None:
     works += [group.start_receive(ins[3 + k], 2000, right) for k in range(3)]
     for work in works:
         work.wait()
-    if n == 2:  # Left and right are one: six went each way, in order.
+    if n == 2:  # Left and right are the same rank, so six messages go each way.
         assert [d[1] for d in ins] == [0, 1, 2, 0, 1, 2]
     assert [d[0] for d in ins] == [left] * 3 + [right] * 3
 
 
 def main() -> None:
-    """Check on the world, on two groups that cross, in two steps."""
+    """Check on the world and on two overlapping groups, in two steps."""
     job = holdfast.init()
     with job.open(private_bytes=8) as session:
         n, me = job.world_size, job.rank
@@ -221,10 +221,10 @@ def main() -> None:
 
 
 def check_errors(session: holdfast.Session, n: int) -> None:
-    """Ask for different things: a named error on every rank, never data."""
+    """Ask for different things on different ranks: an error on every rank, and no data."""
     if n == 1:
         return
-    # Sums of one type that a group adds up by itself, and of another: told by the group.
+    # Sums of one type that a group adds up by itself, and of another: the group reports it.
     data = bytearray(64)
     group = session.group(list(range(n)), "different")
     op = Op.MIN if group.rank == 1 else Op.MAX

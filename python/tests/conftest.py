@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("torch_kills")  # Test files import it before they name it a plugin.
+pytest.register_assert_rewrite("torch_kills")  # Test files import it before it is a plugin.
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""What every drawn program begins with: its data sets, models and the places of its kills."""
+"""The text that every drawn program begins with: data sets, models, places of kills."""
 
 HEAD = '''
 import contextlib, copy, hashlib, json, os, random, signal, sys

@@ -1,10 +1,10 @@
-"""Draw training programs as PyTorch's users write them, each of parts that others have, too.
+"""Draw training programs as PyTorch's users write them, by combining common parts at random.
 
-program(seed) gives the text of one: a model, how it is wrapped, an optimizer and its schedule,
-where its data come from, what it keeps from step to step, how its loop is written, what it does
-between epochs and at which places. It keeps the rule of docs/pytorch.md in all; broken(seed) gives
-one that breaks it in one place. It ends with digests of everything in `result-<rank>`, and is
-killed where its configuration says.
+program(seed) returns a program: a model, how it is wrapped, an optimizer and its schedule, where
+its data come from, what it keeps from step to step, how its loop is written, and what it does
+between epochs. The program keeps the rule of docs/pytorch.md; broken(seed) returns one that breaks
+the rule in one place. A program writes digests of everything into `result-<rank>` at its end, and
+kills itself where its configuration says.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ DDP_OPTIONS = [
 
 @dataclass
 class Program:
-    """What was drawn. `steps` and `epochs`: where a kill can be; `places`: those of an epoch."""
+    """A drawn program, and where kills can be: in which steps, epochs, and places of an epoch."""
 
     text: str
     ranks: int
@@ -69,12 +69,12 @@ class Program:
 
 @dataclass
 class Parts:
-    """Of a program under way of being written."""
+    """The parts of a program that is being written."""
 
     draw: random.Random
     kept: list[str] = field(default_factory=list)  # Arguments of State.
-    vars: list[str] = field(default_factory=list)  # Of state.vars().
-    ends: list[str] = field(default_factory=list)  # What is digested.
+    vars: list[str] = field(default_factory=list)  # Arguments of state.vars().
+    ends: list[str] = field(default_factory=list)  # Expressions that are digested.
     lines: list[str] = field(default_factory=list)
 
     def chance(self, p: float) -> bool:
@@ -84,13 +84,13 @@ class Parts:
         self.lines.append(text)
 
     def keep(self, name: str, made: str, end: str = "") -> None:
-        """Have a thing that is kept by its name."""
+        """Add a thing that State keeps under its name."""
         self.add(f"{name} = {made}")
         self.kept.append(f"{name}={name}")
         self.ends.append(end or name)
 
     def var(self, name: str, first: str) -> None:
-        """Have a plain value that is kept."""
+        """Add a plain value that is kept."""
         self.vars.append(f"{name}={first}")
         self.ends.append(f"run.{name}")
 
@@ -109,7 +109,7 @@ class Drawing:
             models if self.wrap == "fsdp" else [*models, "Recurrent", "Tied", "Frozen"]
         )
         self.epochs, self.batches = draw.choice([2, 3]), draw.choice([4, 6])
-        self.micro = draw.choice([1, 1, 1, 2, 3])  # Batches of an update.
+        self.micro = draw.choice([1, 1, 1, 2, 3])  # Batches for each update.
         self.scaler = chance(0.2) and self.wrap != "fsdp"
         self.has_epochs = self.loop in ("epochs", "two")
         schedules = ["", "step", "step", *(["epoch", "loss"] if self.has_epochs else [])]
@@ -124,7 +124,7 @@ class Drawing:
 
     @property
     def count(self) -> int:
-        """Batches of a rank in a pass over data."""
+        """The number of batches of a rank in a pass over the data."""
         return self.batches * (1 if self.loop == "own" else self.micro)
 
     def setup(self) -> None:
@@ -134,7 +134,7 @@ class Drawing:
         p.add("rank, size = dist.get_rank(), dist.get_world_size()")
         p.add(f"X = torch.randn({8 * self.ranks * self.count}, 20, generator=drawn)")
         p.add("Y = (X[:, :5] + 0.3 * torch.randn(len(X), 5, generator=drawn)).argmax(1)")
-        if p.chance(0.3):  # What is exchanged before State.
+        if p.chance(0.3):  # Exchange something before State.
             p.add("share = torch.tensor([dist.get_rank() + 1.0])\ndist.all_reduce(share)")
             p.add("X = X / share.item()\nnames = [None] * dist.get_world_size()")
             p.add("dist.all_gather_object(names, f'rank {dist.get_rank()}')\ndist.barrier()")
@@ -182,7 +182,7 @@ class Drawing:
             p.add("matrices = [q for q in trained if q.dim() > 1]")
             p.add("others = [q for q in trained if q.dim() <= 1]")
             who = "[{'params': matrices, 'weight_decay': 0.01}, {'params': others}]"
-        sharded = self.wrap == "fsdp"  # Not all work on DTensors.
+        sharded = self.wrap == "fsdp"  # Not all optimizers work on DTensors.
         usable = [o for o in OPTIMIZERS if not sharded or ("fused" not in o and "Rprop" not in o)]
         p.add(f"optimizer = torch.optim.{draw.choice(usable).format(who)}")
         if self.two:
@@ -230,7 +230,7 @@ class Drawing:
 
     def _batch(self) -> str:
         drawn = "torch.randint(len(X), (8,))"
-        if self.source == "ahead":  # As nanoGPT has it: drawn at the end of the step before.
+        if self.source == "ahead":  # As in nanoGPT: drawn at the end of the step before.
             return (
                 f"if run.ahead is None:\n    run.ahead = {drawn}\n"
                 f"i, run.ahead = run.ahead, {drawn}\nx, y = X[i], Y[i]\n"
@@ -244,7 +244,7 @@ class Drawing:
         return f"i = {i}\n{more}x, y = X[i], Y[i]\n"
 
     def _gradients(self, ends: str) -> str:
-        """Forward and backward pass of a batch; `ends`: whether it is an update's last."""
+        """Return the passes of a batch. `ends`: an expression, whether the batch ends an update."""
         p = self.parts
         text = ""
         if p.chance(0.3):
@@ -328,7 +328,7 @@ class Drawing:
         return begin + text + update + self._end_of_step()
 
     def _functions(self) -> None:
-        """Have what is called by state.once()."""
+        """Add the functions that state.once() calls."""
         p = self.parts
         if self.evaluates:
             p.add(
@@ -419,7 +419,7 @@ class Drawing:
         p.add("dist.barrier()\ndist.destroy_process_group()")
 
     def places(self) -> list[str]:
-        """Return where in an epoch it can be killed."""
+        """Return the places of an epoch at which the program can be killed."""
         if not self.has_epochs:
             return ["exchange"] if self.evaluates else []
         found = ["top", "between", "after"]
@@ -428,7 +428,7 @@ class Drawing:
 
 
 def program(seed: int, breaks: str = "") -> Program:
-    """Return the program of a seed; `breaks`: a key of BREAKS, how it breaks the rule."""
+    """Return the program of a seed. `breaks`: a key of BREAKS, how the program breaks the rule."""
     made = Drawing(seed)
     made.setup()
     made.loops()
@@ -440,8 +440,8 @@ def program(seed: int, breaks: str = "") -> Program:
     return Program(text, made.ranks, made.epochs * made.count, made.epochs, made.places())
 
 
-# How a program breaks the rule: what is before its loop, and in each of its steps. Each has its
-# effect on the parameters, on what is printed, or on both.
+# How a program breaks the rule: lines before its loop, and lines in each step. Each way changes the
+# parameters, what is printed, or both.
 _RATE = "for group in optimizer.param_groups:\n    group['lr'] = 0.01 / (1 + {})"
 BREAKS = {
     "local": ("seen = 0", "seen += 1\n" + _RATE.format("seen")),
@@ -470,7 +470,7 @@ BREAKS = {
 
 
 def _broken(text: str, before: str, step: str) -> str:
-    """Put lines before the loop, and at the end of each step."""
+    """Insert lines before the loop, and at the end of each step."""
     lines, done = [], False
     for line in text.splitlines():
         space = line[: len(line) - len(line.lstrip())]

@@ -1,4 +1,4 @@
-"""Uses a group before there is a session; rank 1 dies in it, once."""
+"""Uses a group before there is a session. Rank 1 dies in a collective of it, once."""
 
 from __future__ import annotations
 

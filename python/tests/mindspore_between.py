@@ -1,7 +1,7 @@
 """What happens between steps: callbacks change and hold things, calls of Model.train follow.
 
-mindspore_between.py [RANK,CALL,STEP,PLACE ...]: who kills itself where, one after another. Nothing
-of Holdfast is in it.
+mindspore_between.py [RANK,CALL,STEP,PLACE ...]: which ranks kill themselves where, one after
+another. Nothing of Holdfast is in this program.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from mindspore import nn, ops, train
 from mindspore.communication import get_group_size, get_rank, init
 
-os.environ["MS_ENABLE_GRACEFUL_EXIT"] = "1"  # A sum of MindSpore's own is in each step.
+os.environ["MS_ENABLE_GRACEFUL_EXIT"] = "1"  # So each step has an all-reduce of MindSpore's own.
 ms.set_context(mode=ms.GRAPH_MODE)
 ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
 init()
@@ -83,7 +83,7 @@ class Once(train.Callback):
 
 
 class Die(train.Callback):
-    """Kills this process where it is asked to."""
+    """Kills this process where the command line says so."""
 
     def __init__(self, call: int) -> None:
         super().__init__()
@@ -120,15 +120,15 @@ for call in (1, 2):
     saved = train.ModelCheckpoint(f"call{call}-{rank}", "out", keep)
     once = Once()
     model.train(1, dataset, callbacks=[between, saved, Die(call), once])
-    between.seen["steps"] += 1000  # By the program: in a process that passes this call, too.
+    between.seen["steps"] += 1000  # Also in a process that passes over this call.
     scores.append(once.steps)
-    scores.append(model.eval(create_dataset())["loss"])  # In a call that is passed: as it was.
-    if call == 1:  # Others than were trained.
+    scores.append(model.eval(create_dataset())["loss"])  # After a passed call: as before.
+    if call == 1:  # Load other parameters than the trained ones.
         draw = np.random.default_rng(3)
         drawn = {p.name: draw.normal(size=p.shape) / 10 for p in network.trainable_params()}
         new = {n: ms.Parameter(ms.Tensor(v, ms.float32), name=n) for n, v in drawn.items()}
         ms.load_param_into_net(network, new)
-# It adds the loss of all ranks up, by a collective of its own, after each epoch.
+# After each epoch, this callback adds up the loss of all ranks by a collective of its own.
 plateau = train.ReduceLROnPlateau("loss", patience=1, factor=0.5, min_delta=10, verbose=True)
 leave = train.OnRequestExit(True, False, "left", "out", f"leave-{rank}.json")
 model.fit(3, dataset, create_dataset(), callbacks=[plateau, Leave(), leave, Die(3)])

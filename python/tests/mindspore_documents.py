@@ -1,4 +1,4 @@
-"""The code blocks of the reference's five documents, taken out of them as they are."""
+"""The code blocks of the five documents of MindSpore, taken out as they are."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def uce() -> tuple[str, str]:
 
 
 def uce_plain() -> tuple[str, str]:
-    """Return the same of the document without marks."""
+    """Return the same as uce(), from the document without markup."""
     whole = text("002")
     code = whole[whole.index("import os\nimport math") : whole.index("\nCallback\n")]
     rest = whole[whole.index("\nCallback\n") :]

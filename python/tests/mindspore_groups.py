@@ -1,6 +1,6 @@
 """Collectives by hand as MindSpore's tutorials use them: mindspore_groups.py [kill] [pynative].
 
-All ranks, a group of some, and gradients summed by ops.AllReduce; nothing of Holdfast is in it.
+It uses the world, a smaller group, and gradients summed by ops.AllReduce, and nothing of Holdfast.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ NEEDS_MINDSPORE = pytest.mark.skipif(
     importlib.util.find_spec("mindspore") is None,
     reason="MindSpore is not in this Python; tools/mindspore_venv",
 )
-# What would make the usual run longer than two cores have time for.
+# Marks tests that would make the usual run too long on two cores.
 NIGHTLY = pytest.mark.skipif(
     os.environ.get("HOLDFAST_TEST_NIGHTLY") != "1", reason="HOLDFAST_TEST_NIGHTLY=1 runs it"
 )
@@ -56,7 +56,7 @@ def free_port() -> int:
 
 
 def until(condition: Callable[[], Any], limit_s: float = LIMIT_S) -> Any:
-    """Wait for something to be true; give it, or None after the limit."""
+    """Wait until a condition is true; return its value, or None after the limit."""
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
         if found := condition():
@@ -120,7 +120,7 @@ class Job:
         return output
 
     def at(self, rank: int) -> tuple[int, int]:
-        """Return who has the rank, and the last step that it ended."""
+        """Return the process that has the rank, and the last step that it ended."""
         try:
             pid, step = (self.folder / f"pid-{rank}").read_text().split()
         except FileNotFoundError:
@@ -128,7 +128,7 @@ class Job:
         return int(pid), int(step)
 
     def kill_at(self, rank: int, step: int, delay_s: float = 0.0) -> float:
-        """SIGKILL whoever has the rank when it has come to the step; return when."""
+        """SIGKILL the process that has the rank when it comes to the step; return the time."""
         reached = until(lambda: self.process.poll() is not None or self.at(rank)[1] >= step)
         assert reached and self.process.poll() is None, f"rank {rank} did not come to {step}\n" + (
             self.logs()
@@ -139,7 +139,7 @@ class Job:
         return when
 
     def steps(self) -> list[tuple[float, int, str]]:
-        """Return every traced step: when, its number, its loss."""
+        """Return every traced step: time, number, loss."""
         found = []
         for log in self.folder.glob("logs/*.log"):
             for line in log.read_text(errors="replace").splitlines():
@@ -174,7 +174,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def draw_kills(seed: int, ranks: int, first: int, last: int, count: int) -> list[list[Any]]:
-    """Return kills at random places, rank 0 and another among them."""
+    """Return kills at random places, of rank 0 and others."""
     draw = random.Random(seed)
     at = sorted(draw.sample(range(first, last), count))
     return [[i % ranks, step, draw.choice(["begin", "end"])] for i, step in enumerate(at)]

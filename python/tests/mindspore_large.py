@@ -1,7 +1,7 @@
-"""Large things that callbacks hold, a source that draws, and files that are written beside.
+"""Callbacks that hold large things, a source that draws, files that are written besides.
 
 mindspore_large.py [kill]: rank 1 kills itself in the first call of Model.fit, rank 0 in the second.
-Nothing of Holdfast is in it.
+Nothing of Holdfast is in this program.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ labels = (samples[:, :5] + fixed.standard_normal((160, 5))).argmax(1).astype(np.
 
 
 class Source:
-    """Draws by itself."""
+    """A data source with a generator of its own."""
 
     def __init__(self) -> None:
         self.own = np.random.default_rng(rank)
@@ -47,7 +47,7 @@ def die(which: int, call: int, step: int) -> None:
     if "kill" not in sys.argv or (rank, len(ended)) != (which, call) or mark.exists():
         return
     logs, end = [Path(f"logs/spare_{i}.log") for i in range(2)], time.monotonic() + 60
-    # They have rehearsed.
+    # Wait until the spares have rehearsed.
     while which and not all("waits for a place" in log.read_text() for log in logs):
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -76,7 +76,7 @@ class Best(train.Callback):  # type: ignore[misc]
                 die(*place)
 
 
-ended: list[int] = []  # Calls; the program's own.
+ended: list[int] = []  # Calls that have ended; the program's own list.
 data = ds.GeneratorDataset(Source(), ["x", "y"], num_shards=size, shard_id=rank).batch(8)
 held_out = ds.NumpySlicesDataset((samples, labels), ["x", "y"], shuffle=False).batch(32)
 network = nn.SequentialCell(nn.Dense(16, 1200), nn.ReLU(), nn.Dense(1200, 5))

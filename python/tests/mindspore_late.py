@@ -1,6 +1,6 @@
 """Train, add something up over the ranks after it, and let rank 0 die then.
 
-mindspore_late.py calm|kill; nothing of Holdfast is in it.
+mindspore_late.py calm|kill. Nothing of Holdfast is in this program.
 """
 
 from __future__ import annotations

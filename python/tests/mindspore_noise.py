@@ -1,7 +1,8 @@
 """Two trainings whose data are drawn with NumPy's generator: mindspore_noise.py [kill] [seed].
 
-Nothing of Holdfast is in it. Killed when the spare is ready; `seed`: in the second, each rank has
-its own seed. Else in the very first step, and only Python and NumPy have a seed.
+Nothing of Holdfast is in this program. With `seed`, each rank has a MindSpore seed of its own, and
+the kill comes in the second training. Without, only Python and NumPy have a seed, and the kill
+comes in the very first step.
 """
 
 # ruff: noqa: E402
@@ -14,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-rank = int(os.environ["RANK_ID"])  # Of scripts that ask MindSpore's msrun, before the import.
+rank = int(os.environ["RANK_ID"])  # Set by msrun before the import of MindSpore.
 
 import mindspore as ms
 import mindspore.dataset as ds
@@ -42,7 +43,7 @@ def change(x: np.ndarray) -> np.ndarray:
 
 
 class Death(Callback):  # type: ignore[misc]
-    """Counts what was begun, sees the labels, and kills a process."""
+    """Counts calls, epochs and steps, records the labels, and kills a process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +68,7 @@ class Death(Callback):  # type: ignore[misc]
             self.die()
 
     def die(self) -> None:
-        mine = os.readlink("/proc/self/fd/1")  # A spare rehearses this, and is not the one.
+        mine = os.readlink("/proc/self/fd/1")  # Not that of a spare, which rehearses this.
         if "kill" not in sys.argv or not mine.endswith("worker_1.log") or Path("killed").exists():
             return
         end = time.monotonic() + 60
@@ -82,7 +83,7 @@ class Death(Callback):  # type: ignore[misc]
 size = int(os.environ["RANK_SIZE"])
 assert (rank, str(rank), size) == (get_rank(), os.environ["DEVICE_ID"], get_group_size())
 mine = samples[rank::size], labels[rank::size]
-data = ds.NumpySlicesDataset(mine, ["x", "y"])  # Shuffled by the seed of the data.
+data = ds.NumpySlicesDataset(mine, ["x", "y"])  # The order depends on the data's seed.
 data = data.map(change, "x", num_parallel_workers=1).batch(16)
 network = nn.Dense(16, 5, "zeros", "zeros")
 optimizer = nn.Momentum(network.trainable_params(), 0.05, 0.9)
@@ -90,8 +91,8 @@ model, death = Model(network, nn.CrossEntropyLoss(), optimizer), Death()
 for _ in range(2):
     model.train(2, data, callbacks=[death], dataset_sink_mode=False)
 assert (death.call, death.epochs, death.steps) == (2, 4, 40), death.steps
-# As MindSpore does: an order of its own for each call, but for a seed.
+# As in MindSpore: each call has another order, unless there is a seed.
 assert (death.labels[:20] == death.labels[20:]) is seeded, death.labels[::20]
-if not seeded:  # The program's own; nothing else draws with it.
+if not seeded:  # Nothing but the program draws from this generator.
     assert random.random() == random.Random(11).random()
 ms.save_checkpoint(network, f"final-{get_rank()}.ckpt")

@@ -1,7 +1,8 @@
 """A network with every collective that a script can make: mindspore_operators.py CONFIG.
 
-Nothing of Holdfast is in it. It prints its losses, and kills itself where the configuration says.
-It is small, since MindSpore runs such a graph in another order from the second step on.
+Nothing of Holdfast is in this program. It prints its losses, and kills itself where the
+configuration says. The network is small: MindSpore runs small graphs in another order from the
+second step on.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ init()
 ms.set_seed(1)
 rank, size = get_rank(), get_group_size()
 create_group("turned", list(reversed(range(size))))
-MANY = 70  # Of this many operators the last one is used.
+MANY = 70  # So many operators are made, and the last one is used.
 
 
 class Reduced(nn.Cell):  # type: ignore[misc]
-    """Operators that do not depend on each other, some ready later; one is used twice."""
+    """Independent operators, of which some are ready later and one is used twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +47,7 @@ class Reduced(nn.Cell):  # type: ignore[misc]
 
 
 class Moved(nn.Cell):  # type: ignore[misc]
-    """Operators of the other kinds, and some that are made while the graph is."""
+    """Operators of the other kinds, and some that are made while the graph is compiled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +64,7 @@ class Moved(nn.Cell):  # type: ignore[misc]
 
 
 class Loss(nn.Cell):  # type: ignore[misc]
-    """As manual parallel has it: the loss of all ranks, which gradients do not depend on."""
+    """The loss of all ranks, as in manual parallel: gradients do not depend on it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """A program that begins from its own last checkpoint, with objects and sums of its own; PyNative.
 
-mindspore_own.py [kill]: rank 1 kills itself once. Nothing of Holdfast is in it.
+mindspore_own.py [kill]: rank 1 kills itself once. Nothing of Holdfast is in this program.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Meter:
 
 
 class Watch(train.Callback):
-    """Has objects that count, and says what is kept of them; kills a process."""
+    """Has objects that count, and state_dict() that says what is kept of them; kills a process."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """A data-parallel MindSpore program, as its documentation writes them: mindspore_program.py CONFIG.
 
-Nothing of Holdfast is in it. It traces its steps, and kills itself where the configuration says.
+Nothing of Holdfast is in this program. It traces its steps, and kills itself as configured.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Network(nn.Cell):
 
 
 class Counting(Network):
-    """Counts its steps, as for a warm-up, and depends on it: in PyNative only."""
+    """Counts its steps, as for a warm-up, and depends on the count. In PyNative only."""
 
     calls = 0.0
 
@@ -67,7 +67,7 @@ def create_dataset(batch: int) -> ds.Dataset:
 
 
 class Trace(train.Callback):
-    """Leaves who has the rank and where it is; kills it at places that are asked for."""
+    """Notes in a file which process has the rank, and its step; kills it as configured."""
 
     begun = 0
 
@@ -92,7 +92,7 @@ class Trace(train.Callback):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def fail(self, place: str, step: int) -> None:
-        """Raise what a broken device, or a bug, would."""
+        """Raise the exception of a broken device or of a bug, as configured."""
         for i, (rank, at, where, kind) in enumerate(config.get("errors", [])):
             mark = f"failed-{i}"
             if (rank, at, where) == (get_rank(), step, place) and not os.path.exists(mark):
@@ -165,12 +165,12 @@ if "kills_in_gasp" in config:
 if config.get("tft"):
     callbacks.append(train.TFTRegister(0, "127.0.0.1", 30051, "./ttp_checkpoints/"))
 first = {}
-if config.get("resume"):  # The lines of the dying-gasp document.
+if config.get("resume"):  # Lines of the dying-gasp document.
     saved = ms.load_checkpoint(config["resume"])
     for part in (network, optimizer):
         ms.load_param_into_net(part, saved)
     dataset.set_init_step(int(saved["step_num"]))
-    if config.get("initial_epoch"):  # As the document means it.
+    if config.get("initial_epoch"):  # The document forgets to pass it.
         first["initial_epoch"] = int(saved["step_num"]) // dataset.get_dataset_size()
     if config.get("initial_step"):
         callbacks[-1].initial_step = int(saved["step_num"])

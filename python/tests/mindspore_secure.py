@@ -1,7 +1,7 @@
 """A data-parallel MindSpore program whose secure channel is set as document 001 does it.
 
 mindspore_secure.py FILE: the named arguments of set_ps_context(), as JSON; {}: in the clear.
-Nothing of Holdfast is in it.
+Nothing of Holdfast is in this program.
 """
 
 from __future__ import annotations

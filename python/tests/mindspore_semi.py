@@ -1,6 +1,6 @@
-"""Loops for semi-automatic parallel, as the documents write them: the same as with a reducer.
+"""Loops for semi-automatic parallel, as the documents write them, against loops with a reducer.
 
-Each rank prints which of them ended with the parameters of a data parallel loop.
+Each rank prints which loops ended with the parameters of a data parallel loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ draw = np.random.default_rng(get_rank())
 INPUTS = [ms.Tensor(draw.random((8, 6), np.float32)) for _ in range(4)]
 TARGETS = [ms.Tensor(draw.integers(0, 3, 8).astype(np.int32)) for _ in range(4)]
 LOSS = nn.CrossEntropyLoss()
-made: list[Any] = []  # An entry for each exchange.
+made: list[Any] = []  # One entry for each Exchange.
 usual = _semi.Exchange.__init__
 
 
@@ -50,7 +50,7 @@ def parts(seed: int = 1) -> tuple[Any, Any, Any]:
 
 
 def stepper(optimizer: Any, gradients: Any) -> Any:
-    """Return a step as the documents have it: nothing in it exchanges anything."""
+    """Return a step as the documents write it, without any exchange."""
 
     def step(data, target):  # type: ignore[no-untyped-def]
         (loss, _), grads = gradients(data, target)
@@ -81,7 +81,7 @@ def by_reducer() -> list[Any]:
 
 def by_jit() -> list[Any]:
     ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel")
-    net, optimizer, gradients = parts(seed=1 + get_rank())  # All begin with rank 0's.
+    net, optimizer, gradients = parts(seed=1 + get_rank())  # All begin with rank 0's values.
     return trained(net, ms.jit(stepper(optimizer, gradients)))
 
 
@@ -115,7 +115,7 @@ def late(mode: int) -> list[Any]:
     ms.reset_auto_parallel_context()
     net, optimizer, gradients = parts()
     _, grads = gradients(INPUTS[0], TARGETS[0])
-    optimizer(tuple(ops.zeros_like(grad) for grad in grads))  # All have run before it is asked for.
+    optimizer(tuple(ops.zeros_like(grad) for grad in grads))  # Before the mode is set.
     ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel")
     found = trained(net, stepper(optimizer, gradients))
     ms.set_context(mode=ms.GRAPH_MODE)
@@ -214,10 +214,10 @@ def by_forward_value_and_grad_in_pynative() -> list[Any]:
 
 
 class Within(nn.Cell):  # type: ignore[misc]
-    """A cell that asks for gradients where it is called, in one of the ways that there are."""
+    """A cell that asks for gradients in its construct(), by one of several functions."""
 
     def __init__(self, network: Any, optimizer: Any, way: str) -> None:
-        """`way`: which function asks."""
+        """`way`: the function that is used."""
         super().__init__(auto_prefix=False)
         self.network, self.optimizer, self.way = network, optimizer, way
         self.weights = optimizer.parameters
@@ -263,7 +263,7 @@ def by_value_and_grad_in_jit_in_pynative() -> list[Any]:
 
 
 class OneStep(nn.TrainOneStepCell):  # type: ignore[misc]
-    """As the documents let a program derive its own."""
+    """A class that a program derives from TrainOneStepCell, as in the documents."""
 
     def construct(self, data, target):  # type: ignore[no-untyped-def]
         loss = self.network(data, target)
@@ -295,7 +295,7 @@ def by_one_step_cell_data_parallel() -> list[Any]:
 
 
 def unknown(in_graph: bool) -> None:
-    """Update by gradients that are exchanged nowhere."""
+    """Update by gradients that are never exchanged."""
     ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel")
     net, optimizer, _ = parts()
     grads = tuple(ops.ones_like(weight) for weight in net.trainable_params())
@@ -324,7 +324,7 @@ def by_whole_batches(mode: int = ms.GRAPH_MODE) -> list[Any]:
     print("WHOLE", *asked, flush=True)
     net, optimizer, gradients = parts()
     found = trained(net, stepper(optimizer, gradients))
-    net(INPUTS[0])  # Compiled as a cell.
+    net(INPUTS[0])  # Compiles the cell by itself.
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_auto_parallel_context(dataset_strategy="data_parallel")
     print("WHOLE", ms.get_auto_parallel_context("full_batch"), flush=True)

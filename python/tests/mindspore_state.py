@@ -1,7 +1,7 @@
 """A loop of the program's own, kept by State: mindspore_state.py MODE [RANK,PLACE ...] [WORD ...].
 
-Kills itself where it is asked to, one after another. WORD: augment (random crops), stop, own (a
-`while` loop with `state.step()`).
+Ranks kill themselves at the places given, one after another. WORD: augment (random crops), stop,
+own (a `while` loop with `state.step()`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ms.set_context(mode=ms.GRAPH_MODE if sys.argv[1] == "graph" else ms.PYNATIVE_MOD
 ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True)
 init()
 rank = get_rank()
-ms.set_seed(1 + rank)  # All begin with rank 0's parameters none the less.
+ms.set_seed(1 + rank)  # All ranks get rank 0's parameters all the same.
 
 
 def die(place: str) -> None:
@@ -34,7 +34,7 @@ def die(place: str) -> None:
 
 
 class Meter:
-    """Of the program's own; says what is kept of it."""
+    """A class of the program's own. Its state_dict() says what is kept of it."""
 
     total = 0.0
 
@@ -89,15 +89,15 @@ def train(image: ms.Tensor, label: ms.Tensor) -> None:
 
 state = hf.State(network, optimizer, average=average, meter=meter)
 run = state.vars(best=1e9, losses=[], table=np.zeros((3, 3)), noise=[], first=0.0)
-if "own" not in sys.argv or state.n == 0:  # A loop of its own has no place before it.
+if "own" not in sys.argv or state.n == 0:  # With its own loop, once() has no place before the loop.
     run.first = state.once(evaluate)
 if "own" in sys.argv:
-    rows = list(data)  # Those of all epochs are the same.
+    rows = list(data)  # The same rows in all epochs.
     while state.n < 15:
         with state.step():
             train(*rows[state.n % len(rows)])
             if state.n == 9:
-                run.best = evaluate()  # Within a step, so all make it again where one is lost.
+                run.best = evaluate()  # Within a step: all ranks make it again after a loss.
 else:
     for epoch in state.epochs(3):
         for image, label in state.steps(data):

@@ -1,4 +1,4 @@
-"""A program whose kind is its argument: some keep their part of the contract, some do not."""
+"""A program of several kinds, by its argument. Some kinds keep the rule of State, some do not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 import holdfast.torch as hf
 
 KIND = sys.argv[1]
-# "much": all that a usual program does in one.
+# "much": everything that usual programs do, in one program.
 MUCH = KIND == "much"
 hf.init()
 torch.manual_seed(1)
@@ -36,7 +36,7 @@ class Data(Dataset):
 
 
 class Environment:
-    """It has a state of its own, and answers to what it is told."""
+    """An environment with a state of its own, which answers each action with an observation."""
 
     def __init__(self) -> None:
         self.observation = torch.ones(8, 16)

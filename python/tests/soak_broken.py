@@ -2,9 +2,9 @@
 
     soak_broken.py [--kills N] [--seed S] [--journal FILE]
 
-N: programs. Program T of seed S is 1000 S + T, broken in the way that is next in the list. Verify
-must end with 1 and name what was broken. What it does not catch stands in the folder that is named
-then, with all that verify said.
+N: the number of programs. Program T of seed S is number 1000 S + T, broken in the next way of the
+list. Verify must end with 1 and name what was broken. If it does not, the program and all that
+verify said are left in a folder, which is named.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loop of a soak: trials until so many processes were killed, each kept in a journal."""
+"""The loop of a soak: make trials until N processes were killed; note each in a journal."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# number, seed, folder, undisturbed runs by case -> a line of the journal, with its "victims".
+# (number, seed, folder, undisturbed runs by case) -> a line of the journal, with "victims".
 Trial = Callable[[int, int, Path, dict[str, Any]], dict[str, Any]]
 
 
 def soak(name: str, kills: int, trial: Trial, ended: str = "kills, all bit for bit") -> None:
-    """Make trials as the command line says (`kills` unless told); end with 1 where one fails."""
+    """Make trials as the command line says; exit with 1 if one fails. `kills`: the default."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=kills)
     parser.add_argument("--seed", type=int, default=1)

@@ -5,7 +5,7 @@
 Each trial draws spares, victims (rank 0 and another, both at once, the scheduler with a worker),
 and where they are killed: at a named place of the program, or from outside at any instant. All
 checkpoints must be those of the undisturbed run, byte for byte, and no step may be missing or have
-two losses. The journal has one line per trial; those of an earlier call count.
+two losses. The journal has one line per trial. Lines of an earlier call count as done.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import mindspore_job
 from mindspore_job import Job, digests, draw_kills, job, make_data
 from soak_loop import soak
 
-mindspore_job.LIMIT_S = 900  # It may run in the background of a busy machine.
+mindspore_job.LIMIT_S = 900  # A soak may run on a busy machine.
 
 # name: (ranks, configuration, steps)
 CASES: dict[str, tuple[int, dict[str, Any], int]] = {
@@ -31,17 +31,17 @@ CASES: dict[str, tuple[int, dict[str, Any], int]] = {
     "graph, augmented, Adam": (2, {"augment": True, "optimizer": "Adam", "schedule": True}, 50),
     "graph, 3 ranks": (3, {"graph": True}, 34),
 }
-KILLS = 3  # Of a trial.
+KILLS = 3  # In each trial.
 
 
 def scheduler(run: Job) -> int:
-    """Return the process that serves the job now."""
+    """Return the process id of the job's scheduler."""
     words = (run.folder / "logs" / "scheduler.log").read_text()
     return int(words.rsplit(", process ", 1)[1].split()[0].rstrip(",;"))
 
 
 def strike(run: Job, draw: random.Random, ranks: int, steps: int) -> list[str]:
-    """Kill from outside at random instants; return who was killed."""
+    """Kill processes from outside at random instants; return what was killed."""
     victims: list[str] = []
     at = sorted(draw.sample(range(2, steps - 4), KILLS))
     for i, step in enumerate(at):

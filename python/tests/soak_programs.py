@@ -3,9 +3,9 @@
     soak_programs.py [--kills N] [--seed S] [--journal FILE]
 
 Trial T of seed S draws program 1000 S + T and runs it undisturbed, then without and with a spare,
-its ranks killed at places that are drawn, too. All ranks must end with the same digests of model,
-optimizer, and all else that it keeps. What is wrong stands in the
-folder that is named then, with the program.
+with ranks killed at random places. All ranks must end with the digests of the undisturbed run: of
+the model, the optimizer, and all else that is kept. If not, the program and its runs are left in a
+folder, which is named.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from drawn_programs import Program, program
 from soak_loop import soak
 from torch_job import Job
 
-torch_job.LIMIT_S = 900  # It may run in the background of a busy machine.
-KILLS = 3  # Of a job.
+torch_job.LIMIT_S = 900  # A soak may run on a busy machine.
+KILLS = 3  # In each job.
 
 
 def run(folder: Path, text: str, ranks: int, kills: list[Any], spares: int) -> Any:
@@ -35,7 +35,7 @@ def run(folder: Path, text: str, ranks: int, kills: list[Any], spares: int) -> A
 
 
 def draw_kills(draw: random.Random, drawn: Program) -> list[list[Any]]:
-    """Return ranks, steps or epochs, and places; more of them in steps, and at their end."""
+    """Return kills as (rank, step or epoch, place): most in steps, and at their end."""
     places = ["begin", "forward", "update", "end", "end", "end", "done"]
     places += 2 * drawn.places
     kills: list[list[Any]] = []
@@ -60,7 +60,7 @@ def trial(number: int, seed: int, folder: Path, calm: dict[str, Any]) -> dict[st
         assert results == expected, (
             f"program {which}, {spares} spares, {kills}: {results}, undisturbed {expected}"
         )
-        # Not all are: a loop that is left early does not come to each place.
+        # Not all kills are made: a loop that is left early does not come to each place.
         done = [kills[int(file.name.split("-")[1])] for file in path.glob("killed-*")]
         victims += [f"{'rank 0' if rank == 0 else 'another rank'}, {at}" for rank, _, at in done]
         shutil.rmtree(path)

@@ -5,7 +5,7 @@
 Each trial draws a configuration, spares, victims (rank 0 and another, both at once, the scheduler
 with a worker), and where they are killed: at a named place of the program, or from outside at any
 instant. All ranks must end with the bits of the undisturbed run: parameters, buffers, optimizer
-state, losses, steps. The journal has one line per trial; those of an earlier call count.
+state, losses, steps. The journal has one line per trial. Lines of an earlier call count as done.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch_job
 from soak_loop import soak
 from torch_job import Job, draw_kills, run
 
-torch_job.LIMIT_S = 900  # It may run in the background of a busy machine.
+torch_job.LIMIT_S = 900  # A soak may run on a busy machine.
 
 # name: (ranks, configuration); 60 steps each.
 CASES: dict[str, tuple[int, dict[str, Any]]] = {
@@ -38,7 +38,7 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "ddp, sums beside the backward pass": (2, {"width": 512, "ddp": {"bucket_cap_mb": 0.5}}),
 }
 STEPS = 60
-KILLS = 4  # Of a trial.
+KILLS = 4  # In each trial.
 
 
 def shaped(ranks: int, config: dict[str, Any]) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def shaped(ranks: int, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def strike(job: Job, draw: random.Random, ranks: int, count: int) -> list[str]:
-    """Kill from outside at random instants; return who was killed."""
+    """Kill processes from outside at random instants; return what was killed."""
     victims: list[str] = []
     at = sorted(draw.sample(range(2, STEPS - 4), count))
     for i, step in enumerate(at):

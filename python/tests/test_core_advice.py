@@ -1,4 +1,4 @@
-"""What is said of a loop before its first step, by its source alone."""
+"""Remarks on a training loop, from its source alone."""
 
 from __future__ import annotations
 

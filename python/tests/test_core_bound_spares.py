@@ -1,4 +1,4 @@
-"""`--spares all`: a spare for each rank, which knows it from its start."""
+"""`--spares all`: one spare for each rank, which knows its rank from its start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_core_job import job
 
-# The trainer, which a spare tells of first.
+# The trainer. A spare first notes what it knows.
 PROGRAM = """
 import os, runpy, sys
 from pathlib import Path

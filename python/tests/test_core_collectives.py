@@ -1,4 +1,4 @@
-"""Every collective with every type, operation and size of world, against a sum made elsewhere."""
+"""Every collective, for every type, operation and world size, against results computed apart."""
 # With --ci: every collective, type and world size.
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ raise SystemExit(7)
 
 
 def with_log(descriptor: int) -> dict[str, str]:
-    """Return an environment that says, as an agent does, which file is the log."""
+    """Return an environment with the agent's variable that says which file is the log."""
     about = os.fstat(descriptor)
     return {**os.environ, "HOLDFAST_PYTHON_LOG": f"{about.st_dev}:{about.st_ino}"}
 
@@ -65,7 +65,7 @@ def test_core_a_file_of_the_users_that_takes_no_more_is_an_error(tmp_path: Path)
     assert not (tmp_path / "went-on").exists()
 
 
-# As `holdfast run` starts it, by way of what redirects its output.
+# As `holdfast run` starts it, but with its output redirected.
 SAYS = """
 import holdfast, sys
 holdfast.init()

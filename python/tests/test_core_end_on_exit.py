@@ -1,4 +1,4 @@
-"""A session that is to be ended on exit is ended by exit code 0, and by no other."""
+"""Session.end_on_exit(): exit code 0 ends the session well, and no other code does."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def train(then):
 
 
 def ends_of(trace: Path) -> int:
-    """Return how often a training was ended in good order."""
+    """Return how many trainings ended well."""
     lines = [line for file in trace.iterdir() for line in file.read_text().splitlines()]
     return sum(json.loads(line)["event"] == "end" for line in lines)
 
 
 def alone(tmp_path: Path, program: Path) -> tuple[int, int, str]:
-    """Run a program in a world of its own; return its exit code, its ends, and what it said."""
+    """Run a program without a job; return its exit code, its number of ends, and its output."""
     trace = tmp_path / "trace"
     done = subprocess.run(
         [sys.executable, str(program)],

@@ -1,4 +1,4 @@
-"""How a job ends that can not go on: which fault is tried again, and what the user is told."""
+"""How a job ends that can not go on: which faults are retried, and what the user is told."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_core_run import program, run
 
-# Rank 1 does something before it joins, or in its seventh step; how often it came there is noted.
+# Rank 1 does something before it joins, or in its seventh step, and notes how often it came there.
 TRAINS = """
 import contextlib, os, signal, sys, time
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_core_the_same_exception_at_the_same_step_ends_the_job_at_the_second_tim
     script = trains(tmp_path, where, "raise ValueError('no data')")
     code, out, err = run(tmp_path, "--nproc-per-node=2", f"--spares={spares}", script)
     assert code == 1, out + err
-    if spares == "0":  # A spare comes before its session, too.
+    if spares == "0":  # A spare comes there as well, before it joins.
         assert (tmp_path / "starts").read_text() == "xx"
     assert (
         f"the job has failed: worker 1 exited with code 1 twice {when} with the same exception: "

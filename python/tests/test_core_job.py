@@ -26,7 +26,7 @@ class Running:
         self.out = out
 
     def pid(self, rank: int) -> int | None:
-        """Return who has the rank now, once it has begun."""
+        """Return the process that has the rank now; None: none has, or it has ended."""
         try:
             pid = int((self.out / f"pid-{rank}").read_text() or 0)
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
@@ -39,7 +39,7 @@ class Running:
         return max((int(f.read_text() or 0) for f in self.out.glob("step-*")), default=0)
 
     def until(self, condition: Callable[[], int | None]) -> int:
-        """Wait until something is there; return it."""
+        """Wait until a condition is true; return its value."""
         deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline and self.process.poll() is None:
             if found := condition():
@@ -92,11 +92,11 @@ def test_core_a_job_with_kills_ends_with_the_bits_of_one_without(
 
     draw = random.Random(spares)
     options = ("--spares", str(spares), "--max-restarts", "20")
-    goals = sorted(draw.sample(range(1, 100), 5))  # Long before the end: who kills may be late.
+    goals = sorted(draw.sample(range(1, 100), 5))  # Long before the end: a kill may come late.
     with job(tmp_path / "killed", *shape, options=options) as running:
         for victim, goal in zip([0, 3, 1, 0, 2], goals):
             running.until(lambda goal=goal: int(running.step() >= goal))
-            time.sleep(0.02 * draw.random())  # Where in a step, is what the test draws.
+            time.sleep(0.02 * draw.random())  # Kill at a random moment within a step.
             os.kill(running.until(lambda victim=victim: running.pid(victim)), signal.SIGKILL)
         killed = running.results()
     assert killed == expected

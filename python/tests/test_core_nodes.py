@@ -1,4 +1,4 @@
-"""The options of `holdfast run` that speak of hosts: what they mean, and what is refused."""
+"""The options of `holdfast run` for several hosts: what they mean, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast._core import Place
 from holdfast._options import Run, parse
 from holdfast.job import publish
 
-OTHER = "192.0.2.1"  # Nobody's: of the addresses for documents.
+OTHER = "192.0.2.1"  # No host has this address: it is reserved for documents.
 MEET = "--rdzv-endpoint=127.0.0.1:4000"
 
 

@@ -1,4 +1,4 @@
-"""Every option of MindSpore's msrun, by Python's. apps/options_test.cc asks the native one."""
+"""Every option of MindSpore's msrun, given to the Python msrun; for the native, options_test.cc."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_core_job import TRAINER, job
 
-# The trainer, but for a rehearsal, which this plays: it notes what it was told.
+# The trainer. In a rehearsal this program only notes what it was told.
 PROGRAM = """
 import os, runpy
 from pathlib import Path

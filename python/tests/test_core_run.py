@@ -21,7 +21,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         cwd=folder,
-        start_new_session=True,  # Signals of a test go to the launcher as a terminal's would.
+        start_new_session=True,  # So a test can signal the launcher's group, as a terminal does.
     )
 
 
@@ -153,7 +153,7 @@ def test_core_that_spares_are_of_no_use_where_nothing_is_kept_is_said_once(tmp_p
     script = program(tmp_path, DIES_ONCE.format(rounds="01", patience=LIMIT_S))
     code, out, err = run(tmp_path, "--nproc-per-node=2", "--spares=1", script)
     assert code == 0, out + err
-    assert "Traceback" not in out + err  # A spare has no RANK that the program could read.
+    assert "Traceback" not in out + err  # Unless a spare waits, it fails to read RANK.
     assert err.count("all 2 processes are started again") == 2
     said = [line for line in err.splitlines() if "of no use" in line]
     assert len(said) == 1 and said[0].startswith("holdfast: --spares 1 is of no use"), err
@@ -178,7 +178,7 @@ time.sleep({LIMIT_S})
 
 
 def pids(folder: Path, count: int) -> list[int]:
-    """Wait until so many ranks of WAITS run."""
+    """Wait until `count` ranks of WAITS run; return their process ids."""
     deadline = time.monotonic() + LIMIT_S
     while len(found := list(folder.glob("pid-?"))) < count and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -35,13 +35,13 @@ def make_papers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_core_a_wrong_file_is_named() -> None:
-    holdfast.set_ps_context(config_file_path="/nowhere.json")  # Without enable_ssl it is not read.
+    holdfast.set_ps_context(config_file_path="/nowhere.json")  # Not read without enable_ssl.
     with pytest.raises(holdfast.UserError, match=r"/nowhere\.json"):
         holdfast.set_ps_context(config_file_path="/nowhere.json", enable_ssl=True)
 
 
 def refused(tmp_path: Path, text: str, *, workers: int = 2) -> tuple[str, str]:
-    """Run a job that has to fail; return what its scheduler says, and what its workers say."""
+    """Run a job that has to fail; return the logs of its scheduler and of its workers."""
     program = tmp_path / "program.py"
     program.write_text(text)
     with job(tmp_path / "out", "--steps", "3", workers=workers, program=program) as running:
@@ -54,7 +54,7 @@ def refused(tmp_path: Path, text: str, *, workers: int = 2) -> tuple[str, str]:
 
 
 def alone(program: Path, role: str, *arguments: str) -> str:
-    """Start one process of a job, which has to fail; return what it says."""
+    """Start one process of a job, which has to fail; return its output."""
     environment = {**os.environ, "MS_ROLE": role, "MS_WORKER_NUM": "1"}
     command = [sys.executable, str(program), *arguments]
     ended = subprocess.run(
@@ -72,7 +72,7 @@ def test_core_a_failure_that_the_program_catches_is_not_followed_by_the_clear(
     call = 'holdfast.set_ps_context(config_file_path="/nowhere.json", enable_ssl=True)'
     caught = f"    try:\n        {call}\n    except holdfast.UserError:\n        pass\n"
     text = text.replace(INIT, caught + INIT)
-    said = "".join(refused(tmp_path, text))  # The first to end ends the others.
+    said = "".join(refused(tmp_path, text))  # The first process to fail ends the others.
     assert "serves job" not in said, said
     for role in ("MS_SCHED", "MS_WORKER"):
         said = alone(tmp_path / "program.py", role, "--out", str(tmp_path / "out"))

@@ -286,7 +286,7 @@ def test_core_a_spare_registers_though_a_forked_child_has_stopped_its_worker(
             HOLDFAST_TOKEN_FILE=str(token),
         )
         scheduler.settimeout(0)
-        scheduler.accept()  # It has come.
+        scheduler.accept()  # The worker has connected.
     assert "no scheduler answers" in done.stdout, done.stderr
 
 

@@ -1,4 +1,4 @@
-"""holdfast verify: its parts, without a job: what it remembers, compares, plans and names."""
+"""The parts of holdfast verify, without a job: what it records, compares, plans and names."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_core_verify_reads_what_a_loop_carries_from_turn_to_turn(tmp_path: Path)
     fresh = {n for n in names if source.sets_first(Remembered(n, 0, 1, "1", "2"))}
     assert fresh == {"y", "loss", "mean", "a", "k"}
     only = Remembered("loss (local of main)", 0, 1, "1", "2")
-    assert culprits([only], source, 1) == []  # It may differ, and nothing goes on by it.
+    assert culprits([only], source, 1) == []  # Each step sets it anew, so it is no cause.
     assert source.changes(Remembered("draw", 0, 1, "Generator #1", "Generator #2"))
 
 
@@ -228,7 +228,7 @@ def test_core_verify_compares_printed_lines_by_their_source() -> None:
         *[(3, "loss 0.25 at 9:03", 2)],
         (9, "resumed", 1),
     )
-    assert not _prints.compare(clean, twice, masks)  # A step that is made again prints again.
+    assert not _prints.compare(clean, twice, masks)  # A replayed step prints again.
     (found,) = _prints.compare(
         record_of((3, "a 0.3", 2)), record_of((3, "a 0.6", 2)), _prints.Masks()
     )
@@ -239,7 +239,7 @@ def test_core_verify_compares_files(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     a.write_text("one\ntwo\n")
     b.write_text("one\none\ntwo\n")
-    assert not _files.compare({"x": a}, {"x": b}, (), set())  # A line that was written again.
+    assert not _files.compare({"x": a}, {"x": b}, (), set())  # A replay writes its line again.
     assert [f.how for f in _files.compare({"x": a}, {"x": b}, ("x",), set())] == [
         "said 'two', then 'one'"
     ]
@@ -328,7 +328,7 @@ def test_core_verify_cuts_no_note_in_two(tmp_path: Path) -> None:
     notes = Notes(str(tmp_path), None)
     notes("life")
     notes("opened", n=0, digests={})
-    assert not list(tmp_path.iterdir())  # A spare that has no rank yet.
+    assert not list(tmp_path.iterdir())  # Held back: a spare has no rank yet.
     notes.open(3)
     notes("done", n=1, digests={"a": "b"}, memory={"x": "1"}, places={})
     with open(tmp_path / "rank-3.jsonl", "a") as file:

@@ -13,7 +13,7 @@ from holdfast._versions import Versions
 
 
 class Session:
-    """Stands for a session: what happens at each begin_step()."""
+    """A fake session. `begun`: for each begin_step(), its result and the generation after it."""
 
     rehearses = False
 
@@ -101,13 +101,13 @@ def test_core_a_predecessor_s_values_stay_until_they_are_named() -> None:
     run.losses.append(3.0)
     successor = Values()
     successor.put_back(first.packed())
-    assert successor.packed() == first.packed()  # It may be lost before it names them.
+    assert successor.packed() == first.packed()  # The successor may be lost before it names them.
     assert successor.name({"best": 9}).best == 2
     named = successor.name({"losses": []})
     held = named.losses
     assert held == [1.0, 3.0]
     successor.put_back(first.packed())
-    assert named.losses is held  # In place: the program may hold it.
+    assert named.losses is held  # Restored in place: the program may hold the list.
     with pytest.raises(UserError, match="was given `best` before; name each once"):
         successor.name({"best": 1})
     assert Values().packed() == b""

@@ -18,7 +18,7 @@ TRAINER = Path(__file__).with_name("trainer_core.py")
 
 
 def run(*words: str, folder: Path, code: int = 0, **more: str) -> str:
-    """Run a command where neither this source tree nor a build is found; return what it says."""
+    """Run a command that finds neither this source tree nor a build; return its output."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     done = subprocess.run(
         words,
@@ -40,10 +40,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     run(
         *(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"),
-        # Beside the other builds, where ccache knows the same sources by the same names.
+        # Beside the other builds, so that ccache finds the same sources under the same names.
         *(f"--config-settings=build-dir={ROOT / 'build' / 'wheel'}", "-w", str(folder), str(ROOT)),
         folder=folder,
-        CXX="c++",  # As CMake takes it; else Python's own is called by another name.
+        CXX="c++",  # CMake's default. Python would name another compiler.
         CCACHE_BASEDIR=str(ROOT),
         CCACHE_NOHASHDIR="true",
         CCACHE_SLOPPINESS="pch_defines,time_macros",
@@ -142,5 +142,5 @@ def test_core_what_is_missing_to_build_is_named_at_once(tmp_path: Path) -> None:
     packages = ("libasio-dev", "nlohmann-json3-dev", "libsqlite3-dev", "libcli11-dev", "libssl-dev")
     for package in packages:
         assert package in said
-    assert "libgtest-dev" not in said  # A wheel has no tests.
+    assert "libgtest-dev" not in said  # The wheel is built without tests.
     assert "`tools/install` installs them" in said

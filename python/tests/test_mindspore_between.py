@@ -38,8 +38,8 @@ if not NEEDS_MINDSPORE.args[0]:
             self.own = [ms.Parameter(ms.Tensor([1.0]), name="listed")]
 
 
-# In the first call; in the second, whose parameters were loaded; before a callback's collective,
-# and after it; and after the checkpoint of OnRequestExit.
+# Kills in the first call of Model.train; in the second, whose parameters were loaded; before and
+# after a callback's collective; and after the checkpoint of OnRequestExit.
 KILLS = ("1,1,4,end", "0,2,3,begin", "1,3,10,end", "0,3,21,begin", "1,3,25,end")
 
 
@@ -74,7 +74,7 @@ def test_mindspore_a_sum_after_the_training_waits_for_nobody_who_has_ended(tmp_p
             run.end()
         finally:
             run.stop()
-        # Those of the first processes, and of who made the sum again, alone, and then went on.
+        # Both first processes print it; a successor makes the sum again, alone.
         assert run.logs().count("LATE [2.]") == (3 if kind == "kill" else 2)
         assert (tmp_path / kind / "killed").exists() is (kind == "kill")
         found.append(digests(tmp_path / kind))
@@ -119,7 +119,7 @@ def test_mindspore_a_program_s_own_objects_sums_and_checkpoints_cost_nothing(
 
 
 class Holder(SimpleNamespace):
-    """Holds whatever it is given; can be referred to weakly."""
+    """Holds any attributes, and allows weak references."""
 
 
 def holder(**held: Any) -> Any:
@@ -139,9 +139,9 @@ def test_mindspore_attributes_that_are_data_are_kept_and_given_back() -> None:
     other.counts = Counter("b")
     _callbacks.give_back(other, kept)
     assert (other.n, float(other.best), other.t.asnumpy().tolist()) == (1, 2.5, [1])
-    assert other.history is history == [1.0, {"x": (2, None)}]  # Whoever else has it sees it.
+    assert other.history is history == [1.0, {"x": (2, None)}]  # The same list: others may hold it.
     assert other.last is last == deque([1, 2]) and last.maxlen == 2
-    assert other.of["a"] == [1] and other.of["b"] == []  # It makes what is missing, as before.
+    assert other.of["a"] == [1] and other.of["b"] == []  # It still makes missing entries.
     assert (other.counts, other.text, other.few) == (Counter("aab"), b"x", frozenset([1]))
 
 
@@ -151,7 +151,7 @@ class Meter:
 
 
 class Own(SimpleNamespace):
-    """A callback that says itself what is kept of it."""
+    """A callback whose state_dict() says what is kept of it."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"total": self.meter.total}
@@ -198,9 +198,9 @@ def test_mindspore_what_cells_add_up_is_kept_up_to_a_size() -> None:
 def test_mindspore_callbacks_of_calls_that_are_passed_hold_what_they_held_at_their_end() -> None:
     said: list[str] = []
     record, history = _passed.Former(), holder(losses=[0.5])
-    record.keep(1, [history, holder(n=1)], said.append)  # The second is gone at once.
+    record.keep(1, [history, holder(n=1)], said.append)  # The second callback is freed at once.
     written = record.packed
-    history.losses.append(9.0)  # The program's own doing, which it does again.
+    history.losses.append(9.0)  # Made by the program, which makes it again.
     assert record.packed is written
     successor, mine = _passed.Former(), [holder(losses=[]), holder(n=0)]
     successor.load(record.packed)
@@ -210,7 +210,7 @@ def test_mindspore_callbacks_of_calls_that_are_passed_hold_what_they_held_at_the
         record.keep(call, [holder(text="x" * 4000, n=call)], said.append)
     assert len(record.packed) < 300_000 and "of former calls" in said[0]
     successor.load(record.packed)
-    for call, there in ((2, False), (99, True)):  # The oldest are the first to go.
+    for call, there in ((2, False), (99, True)):  # The oldest are dropped first.
         late = holder(n=0)
         successor.give_back(call, [late])
         assert (late.n == call) is there
@@ -232,7 +232,7 @@ def test_mindspore_what_a_callback_changes_within_its_data_is_put_back() -> None
         callback.seen["b"].add(2)
         array += 1
         callback.sums[0] += 1
-    callback.array = None  # So another is made, which is not what is held.
+    callback.array = None  # Then a new array is made, other than the held one.
     held.put_back()
     callback.array += 1
     held.put_back()
@@ -248,7 +248,7 @@ def test_mindspore_what_a_program_does_to_a_result_of_eval_is_not_in_the_record(
         found["of"][0] += 1
         found = pickle.loads(record.kept[1, 1])
         assert found["by_class"].tolist() == [0, 0] and found["of"][0].tolist() == [1]
-    assert not record.keep((1, 2), 0.5)  # All are written again.
+    assert not record.keep((1, 2), 0.5)  # Keeps all results again.
     successor = _passed.Evaluated()
     successor.load(record.packed)
     assert pickle.loads(successor.kept[1, 1])["by_class"].tolist() == [0, 0]

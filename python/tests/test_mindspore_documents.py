@@ -1,4 +1,4 @@
-"""The reference's documents, run as they are with our msrun, see what they promise, and more."""
+"""The programs of MindSpore's documents, run as they are with Holdfast's msrun."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
     ),
 ]
 
-# What the first document takes from the second one's program without printing it.
+# Lines that the first document takes from the second one's program without printing them.
 PREAMBLE = """
 import os
 import mindspore as ms
@@ -46,7 +46,7 @@ class Shell:
     """A shell script of a document, under `python -m holdfast.mindspore`."""
 
     def __init__(self, folder: Path, script: str, port: int, *arguments: str, **more: str) -> None:
-        # Other jobs may have the document's ports; its background jobs are waited for.
+        # Use a free port, and wait for what the script starts in the background.
         script = re.sub(r"(MS_SCHED_PORT=|--master_port=)\d+", rf"\g<1>{port}", script)
         script = script.replace("--join=False", "--join=True")
         name = f"script-{len(list(folder.glob('script-*')))}.sh"
@@ -70,9 +70,10 @@ class Shell:
 
 
 def process_of(folder: Path, **variables: str) -> int | None:
-    """Return the Python process in a folder whose environment began with these variables.
+    """Return the Python process in a folder that was started with these variables.
 
-    One that the nursery forked has the nursery's; the nursling that stands for it leads its group.
+    A forked process shows the nursery's environment instead. Its nursling, which leads its process
+    group, shows the right one.
     """
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -124,7 +125,7 @@ def test_mindspore_the_disaster_recovery_document(tmp_path: Path) -> None:
                     pid = process_of(folder, **variables)
                     assert pid is not None
                     os.kill(pid, signal.SIGKILL)
-                # The document's lines for a scheduler; and for a worker by its own run.sh.
+                # Restart the scheduler by the document's lines, and a worker by its run.sh.
                 started.append(Shell(folder, recover_sh, port))
                 head = run_sh[: run_sh.index("rm -rf device")]
                 body = run_sh[run_sh.index("for((i=0") : run_sh.index("done")] + "done"
@@ -139,7 +140,7 @@ def test_mindspore_the_disaster_recovery_document(tmp_path: Path) -> None:
     assert len({results[1][f"ckpt_of_rank/{r}/train-10_13.ckpt"] for r in range(8)}) == 1
 
 
-# What the second document leaves out of its program; its script starts it by pytest.
+# Parts that the second document leaves out of its program. Its script starts it by pytest.
 RESNET = """
 from mindspore import nn
 import mindspore.dataset as ds
@@ -219,7 +220,7 @@ def test_mindspore_the_dying_gasp_document(tmp_path: Path) -> None:
     found: Any = re.fullmatch(r"ttp_rank_0-(\d+)_(\d+)\.ckpt", file.name)
     epoch, step = int(found[1]), int(found[2])
     assert file.parent.parent.name == f"tft_saved_checkpoints-step_{4 * (epoch - 1) + step}"
-    # The document has its reader write these two numbers into the program.
+    # The document asks its reader to write these two numbers into the program.
     program = re.sub(r"cur_epoch = \d+", f"cur_epoch = {epoch}", program)
     case.write_text(re.sub(r"cur_step = \d+", f"cur_step = {step}", program))
     again = Shell(tmp_path, resume_sh, free_port())

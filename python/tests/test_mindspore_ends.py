@@ -62,8 +62,8 @@ def test_mindspore_pytest_that_finds_no_test_has_trained_once(tmp_path: Path) ->
     [
         ("", " + ops.ones((3, 7), ms.float32) @ x", "", 2),
         (" if i < 0 else open('not-there')", "", "FileNotFoundError", 2),
-        # The pipeline, which works ahead, tells of its error at this step or some earlier one, now
-        # one and now another. Each step that was made since the last error allows another attempt.
+        # The pipeline works ahead, so its error may come at this step or at an earlier one. Each
+        # step that was made since the last error allows another attempt.
         (" if i < 5 else open('not-there')", "", "FileNotFoundError", 7),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a program asks for and can not have is said in one sentence."""
+"""If a program asks for something that is not offered, one sentence says so."""
 # With --ci: whole jobs for each loop of semi-automatic parallel.
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ ms.Model(network, nn.MSELoss(), optimizer).train(1, data.batch(4))
 """
 
 
-# Any number of groups of the same ranks; then a type that nothing exchanges.
+# Many groups of the same ranks, which is allowed; then a type that can not be exchanged.
 TYPES = """
 import mindspore as ms
 from mindspore import ops
@@ -69,7 +69,7 @@ ops.Broadcast(0)((ms.Tensor([1], ms.uint32),))[0].asnumpy()
 print("BEYOND", flush=True)
 """
 
-# A loop of its own, with what only Model.train has.
+# A loop of the program's own that uses features of Model.train alone.
 OWN_LOOP = """
 import os
 import mindspore as ms
@@ -114,7 +114,7 @@ def test_mindspore_what_can_not_go_on_is_said(
     assert (program is OWN_LOOP or "SUM [1.]" in logs) and "BEYOND" not in logs
 
 
-# One rank gives up in the midst of its training, by the word that sys.exit() is not.
+# One rank ends in the middle of its training.
 EXITS = """
 import os, sys
 import mindspore as ms
@@ -169,7 +169,7 @@ def test_mindspore_what_a_cpu_has_not_is_named(tmp_path: Path) -> None:
     assert "SAID set_param_ps: the parameter server is gone from MindSpore 2.10, and " in text
     assert lines[-1].startswith("holdfast._errors.UserError: the network uses the operator ")
     assert "NPUAllocFloatStatus" in lines[-1]
-    assert not any("C++ Call Stack" in line for line in lines)  # MindSpore's own 40 lines.
+    assert not any("C++ Call Stack" in line for line in lines)  # MindSpore prints 40 such lines.
 
 
 def test_mindspore_semi_automatic_parallel_trains_as_data_parallel(tmp_path: Path) -> None:
@@ -197,11 +197,11 @@ def test_mindspore_semi_automatic_parallel_trains_as_data_parallel(tmp_path: Pat
         said = sorted(line for line in lines if line.startswith(("SAME", "OTHER")))
         assert said == sorted([f"SAME {way}" for way in same] + [f"OTHER {way}" for way in other])
         assert lines.count("WHOLE True full_batch") == lines.count("WHOLE False") == 2
-        assert "MEAN False" in lines  # Nothing is left of what was reset.
+        assert "MEAN False" in lines  # The reset takes effect.
         assert {"MADE semi_auto_parallel 1", "MADE stand_alone 1"} <= set(lines)
-        # A cell that has a reducer exchanges once, as in data parallel: each of four gradients.
+        # A cell with a reducer exchanges each of its four gradients once, as in data parallel.
         assert {"EXCHANGES semi_auto_parallel 4", "EXCHANGES data_parallel 4"} <= set(lines)
-        # What is exchanged may still be under way at one update, not at the next.
+        # An exchange may still be under way at one update, but not at the next.
         steps = [line for line in lines if line.startswith("STEP")]
         assert steps == ["STEP False"] * 2 + ["STEP True"] * 2
         assert sum(line.startswith("ENDED ") and sentence in line for line in lines) == 2
@@ -238,7 +238,7 @@ def test_mindspore_mindio_says_which_step_it_goes_back_to(monkeypatch: pytest.Mo
     trainer = _trainer.Trainer(engine)
     trainer.call = 1
     monkeypatch.setattr(registry, "actor", _tft.Actor(trainer))
-    assert not tft.tft_can_do_uce_repair(1)  # There is nothing to go back to.
+    assert not tft.tft_can_do_uce_repair(1)  # There is no step to go back to.
     state: Any = SimpleNamespace(objects={"call": 0, "step": 9}, n=0, under_way=False)
     trainer.state = state
     assert tft.tft_get_repair_step() == 0 and not tft.tft_can_do_uce_repair(1)
@@ -246,5 +246,5 @@ def test_mindspore_mindio_says_which_step_it_goes_back_to(monkeypatch: pytest.Mo
     assert tft.tft_get_repair_step() == 0 and tft.tft_can_do_uce_repair(1)
     trainer.state = SimpleNamespace(objects={"call": 1, "step": 7}, n=7, under_way=False)
     assert tft.tft_get_repair_step() == 7 and tft.tft_can_do_uce_repair(1)
-    trainer.state.under_way = True  # Others may have what this rank has sent.
+    trainer.state.under_way = True  # Other ranks may have this rank's data of the step.
     assert not tft.tft_can_do_uce_repair(1)

@@ -1,4 +1,4 @@
-"""What is read and written quickly is what MindSpore itself reads and writes."""
+"""Fast reading and writing gives the same as MindSpore's own."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def own_batches(folder: Path) -> Any:
 
 
 def read(make: Callable[[], Any], first: int, fast: bool) -> list[str]:
-    """Return the digests of three epochs' batches, without the first ones."""
+    """Return the digests of the batches of three epochs, after the first `first`."""
     ms.dataset.config.set_seed(5)
     ms.dataset.config.set_fast_recovery(fast)
     pipeline = make()
@@ -91,7 +91,7 @@ def read(make: Callable[[], Any], first: int, fast: bool) -> list[str]:
 
 
 def own_order_of(rank: int, call: int, seed: _random.DataSeed, **shards: int) -> list[int]:
-    """Return in which order a rank reads a data set that is made for a call of Model.train."""
+    """Return the order in which a rank reads a data set made for a call of Model.train."""
     data = ds.NumpySlicesDataset(np.arange(40), shuffle=True, **shards).map(lambda x: x).batch(1)
     seed.give(data, rank, call)
     found = [int(row[0].asnumpy()[0]) for row in data]
@@ -100,9 +100,9 @@ def own_order_of(rank: int, call: int, seed: _random.DataSeed, **shards: int) ->
 
 
 def test_mindspore_data_without_a_seed_is_parted_among_the_ranks() -> None:
-    ms.dataset.config.set_seed(5489)  # As nobody has set one.
+    ms.dataset.config.set_seed(5489)  # MindSpore's value for "no seed".
     seeds = [_random.DataSeed() for _ in range(2)]
-    for call in (1, 2):  # What a seed of the first call would make of the second's data.
+    for call in (1, 2):  # A seed left by call 1 would change call 2.
         parts = [own_order_of(r, call, seeds[r], num_shards=2, shard_id=r) for r in range(2)]
         assert sorted(parts[0] + parts[1]) == list(range(40))
         whole = [own_order_of(r, call, seeds[r]) for r in range(2)]
@@ -117,7 +117,7 @@ def test_mindspore_a_pipeline_that_draws_nothing_skips_to_the_same_batches(
     assert _pipeline.draws_nothing(make(folder))
     whole = read(lambda: make(folder), 0, fast=False)
     size = len(whole) // 3
-    assert len(set(whole)) > size or make is in_order  # Each epoch is another.
+    assert len(set(whole)) > size or make is in_order  # Each epoch has another order.
     for first in (1, size, 2 * size + 3):
         for fast in (False, True):
             assert read(lambda: make(folder), first, fast) == whole[first:], (first, fast)

@@ -51,7 +51,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Callable[[Any]
 GRAPH: dict[str, Any] = {"graph": True}
 AUGMENTED: dict[str, Any] = {"augment": True, "optimizer": "Adam", "schedule": True}
 PYNATIVE: dict[str, Any] = {"graph": False, "epochs": 1}
-BROADCAST: dict[str, Any] = {"broadcast": True}  # Compiled by a successor alone.
+BROADCAST: dict[str, Any] = {"broadcast": True}  # A successor compiles this alone.
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_mindspore_two_kills_leave_no_trace(
             losses.setdefault(step, set()).add(loss)
     assert len(list((tmp_path / "job").glob("killed-*"))) == 2
     assert digests(tmp_path / "job") == calm(config)
-    # A step may be reported again by a successor, with the same loss; none is missing.
+    # A successor may report a step again, with the same loss. No step is missing.
     assert sorted(losses) == list(range(1, max(losses) + 1))
     assert all(len(found) <= 2 for found in losses.values())
 
@@ -163,7 +163,7 @@ def test_mindspore_sums_by_hand_are_those_of_all_ranks_after_a_kill_too(tmp_path
     found = [line for line in run.logs().splitlines() if line.startswith("SUM")]
     assert set(found) == {f"SUM {step} {2.0 * step + 2}" for step in range(5)}, run.logs()
     assert found.count("SUM 4 10.0") == 2
-    assert "NameError" not in run.logs()  # The spare compiles with names of its own.
+    assert "NameError" not in run.logs()  # The spare could compile.
 
 
 ACCUMULATED = """

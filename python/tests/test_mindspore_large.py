@@ -1,4 +1,4 @@
-"""Large things that callbacks hold outlive a process, and what is written between two calls."""
+"""Large contents of callbacks, and files written between two calls, outlive a process."""
 # With --ci: whole jobs with callbacks and spares.
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_mindspore_large_things_lie_in_files_and_are_written_when_they_change(
     kept = _callbacks.attributes(held, said.append)
     bulk.sweep(set())
     first = files(tmp_path)
-    assert len(first) == 3 and not said  # The weights, the list, the table.
+    assert len(first) == 3 and not said  # One file each for weights, list and table.
     _callbacks.attributes(held, said.append)
     bulk.sweep(set())
     assert files(tmp_path) == first  # Nothing has changed.
@@ -82,7 +82,7 @@ def test_mindspore_large_things_lie_in_files_and_are_written_when_they_change(
     held.long.append(1.0)
     later = pickle.dumps(_callbacks.attributes(held, said.append))
     bulk.sweep(set())
-    assert len(set(files(tmp_path)) - set(first)) == 2  # Not the weights.
+    assert len(set(files(tmp_path)) - set(first)) == 2  # None for the weights.
     for text, table, count in ((packed, 0, 9000), (later, 5, 9001)):
         other: Any = SimpleNamespace(best=None, long=[], few=[], table=None)
         mine = other.long
@@ -94,11 +94,11 @@ def test_mindspore_large_things_lie_in_files_and_are_written_when_they_change(
     for _ in range(2):
         _callbacks.attributes(held, said.append)
         bulk.sweep(set())
-    assert len(files(tmp_path)) == 3  # What was before is gone.
+    assert len(files(tmp_path)) == 3  # Older files are gone.
     successor = _bulk.Bulk(tmp_path, 0, [])
     successor.take("x", b"data")
-    assert len(files(tmp_path)) == 4  # None was overwritten.
-    held.best["net"] = print  # No data any more, and nothing is written for it.
+    assert len(files(tmp_path)) == 4  # No file was overwritten.
+    held.best["net"] = print  # Now it is no data, so nothing is written for it.
     assert "best" not in _callbacks.attributes(held, said.append)
     held.table = np.broadcast_to(np.zeros(1), (9000, 1000))
     assert "table" not in _callbacks.attributes(held, said.append) and "'table'" in said[-1]

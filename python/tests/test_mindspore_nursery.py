@@ -1,4 +1,4 @@
-"""Processes forked from one that has imported MindSpore are as if started by themselves."""
+"""Processes that the nursery forks behave as if they had been started by themselves."""
 # With --ci: processes that outlive what they must not.
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def test_mindspore_processes_are_as_if_started_by_themselves(tmp_path: Path, nur
         for _, _, folder, arguments, _ in found:
             assert (folder, arguments) == (str(tmp_path), "['a b']")
         arrays, kernels, seeds = zip(*(drawn.split("/") for *_, drawn in found))
-        for own in (arrays, kernels):  # Nobody draws what another did.
+        for own in (arrays, kernels):  # No two processes draw the same.
             assert len(set(own)) == len(found), own
-        assert set(seeds) == {"0"}  # MindSpore's generator begins so wherever it is imported.
-        # Standard input is empty; what Python says of it does not tell of the nursery.
+        assert set(seeds) == {"0"}  # MindSpore's generator begins with seed 0 everywhere.
+        # Standard input is empty. Python's traceback about that does not show the nursery.
         log = (tmp_path / "logs" / "worker_0.log").read_text()
         assert "EOFError" in log and "_nestling" not in log, log
         assert "exited with code 1" in (tmp_path / "logs" / "scheduler.log").read_text()
@@ -70,7 +70,7 @@ def test_mindspore_processes_are_as_if_started_by_themselves(tmp_path: Path, nur
 
 @NEEDS_MINDSPORE
 def test_mindspore_a_replacement_is_forked_too(tmp_path: Path) -> None:
-    """Its environment says more than that of its predecessor."""
+    """A successor's environment has more variables than that of its predecessor."""
     with running(tmp_path, end="import time; time.sleep(600)") as run:
         assert until(lambda: len(LINE.findall(run.logs())) == 2), run.logs()
         os.kill(int(LINE.findall(run.logs())[1][1]), signal.SIGKILL)
@@ -84,18 +84,18 @@ def test_mindspore_a_killed_agent_or_nursery_leaves_nothing_behind(tmp_path: Pat
     for victim in ("agent", "nursery", "stopped"):
         folder = tmp_path / victim
         folder.mkdir()
-        # With 2 threads OpenBLAS has one of its own when the import ends.
+        # With 2 threads, OpenBLAS has a thread of its own when the import ends.
         with running(folder, end="import time; time.sleep(600)", OMP_NUM_THREADS="2") as run:
             assert until(lambda: len(LINE.findall(run.logs())) == 2), run.logs()
             workers = [pid for _, pid, *_ in LINE.findall(run.logs())]
             assert all(map(was_forked, workers))
             nursery = Path(f"/proc/{workers[0]}/stat").read_text().rsplit(")", 1)[1].split()[1]
-            if victim == "stopped":  # Of its job's end it sees nothing.
+            if victim == "stopped":  # It can not see the end of its job.
                 os.kill(int(nursery), signal.SIGSTOP)
                 run.process.terminate()
             else:
                 os.kill(run.process.pid if victim == "agent" else int(nursery), signal.SIGKILL)
-            if victim == "nursery":  # The job goes on; a successor starts another.
+            if victim == "nursery":  # The job goes on; a successor starts another nursery.
                 assert until(lambda of=nursery: not Path(f"/proc/{of}").exists(), 30), nursery
                 os.kill(int(workers[1]), signal.SIGKILL)
                 assert until(lambda: len(LINE.findall(run.logs())) >= 3), run.logs()
@@ -105,7 +105,7 @@ def test_mindspore_a_killed_agent_or_nursery_leaves_nothing_behind(tmp_path: Pat
             run.process.wait(60)
             for pid in (*workers, nursery):
                 assert until(lambda of=pid: not Path(f"/proc/{of}").exists(), 30), pid
-            if victim == "agent":  # Its files are left to `holdfast clean`.
+            if victim == "agent":  # `holdfast clean` removes the files of this job.
                 for file in Path(f"/dev/shm/holdfast-{os.geteuid()}").glob("*/agent-*.json"):
                     if str(folder) in file.read_text():
                         shutil.rmtree(file.parent)

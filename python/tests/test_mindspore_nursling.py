@@ -1,4 +1,4 @@
-"""A nursling and a nursery that imports no MindSpore: who runs, how often, who outlives whom."""
+"""Nurslings, with a nursery that imports no MindSpore: who runs the program, and how it ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mindspore_job import until
 import holdfast
 
 NURSLING = Path(holdfast.__file__).parent / "bin" / "nursling"
-# Stands for Python: a nursery is one for which every import is done.
+# Replaces Python: started as a nursery, it runs one that needs no imports.
 PYTHON = """#!/bin/sh
 [ "$2" = -m ] && exec {python} -u nursery.py "$4"
 exec {python} "$@"
@@ -30,7 +30,7 @@ TELLS = "import os\nprint('RAN', os.getpid(), os.getppid(), flush=True)\n"
 
 
 def words_of(pid: int) -> str:
-    """Return what HOLDFAST_AGENT says of an agent."""
+    """Return the value of HOLDFAST_AGENT for an agent."""
     began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     return f"{pid}:{began}:{Path('/proc/self/ns/pid').stat().st_ino}"
 
@@ -70,7 +70,7 @@ class Host:
         return (self.folder / f"{number}.log").read_text()
 
     def ran(self, number: int) -> list[int]:
-        """Return the process that ran a script, and its parent."""
+        """Return the id of the process that ran a script, and that of its parent."""
         line = until(lambda: [x for x in self.log(number).splitlines() if x.startswith("RAN")], 60)
         assert line, self.log(number)
         return [int(word) for word in line[0].split()[1:]]
@@ -99,11 +99,11 @@ def test_mindspore_a_stopped_nursery_costs_a_second_and_nobody_runs_twice(host: 
     second = host.start(TELLS)
     try:
         assert second.wait(30) == 0
-        assert host.ran(1)[0] == second.pid  # It is the program itself.
+        assert host.ran(1)[0] == second.pid  # The nursling has become the program.
     finally:
         os.kill(nursery, signal.SIGCONT)
     assert host.start(TELLS + "raise SystemExit(7)").wait(60) == 7
-    assert host.ran(2)[1] == nursery  # It came to the former request before this one.
+    assert host.ran(2)[1] == nursery  # The nursery has answered the request before.
     assert host.log(1).count("RAN") == 1, host.log(1)
 
 
@@ -119,7 +119,7 @@ def test_mindspore_a_process_that_became_another_program_is_waited_for(host: Hos
     with pytest.raises(subprocess.TimeoutExpired):
         nursling.wait(0.5)
     (host.folder / "fifo").write_text("end\n")
-    assert nursling.wait(30) == 1  # Nobody knows how it ended.
+    assert nursling.wait(30) == 1  # Its exit code is not known.
 
 
 def test_mindspore_a_nursery_does_not_outlive_its_agent_by_an_import(host: Host) -> None:

@@ -1,4 +1,4 @@
-"""Collectives that a script makes meet their own on the other ranks, after kills as well."""
+"""Each collective that a script makes meets the same one on other ranks, also after kills."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(folder: Path, spares: int, **config: Any) -> Found:
         made.stop()
     assert len(list(folder.glob("killed-*"))) == len(config["kills"])
     logs = made.logs()
-    # It would cost starts, after which the bits are right.
+    # That would cost restarts, and the bits would still be right.
     assert "the ranks run different collectives" not in logs, logs
     found = {line for line in logs.splitlines() if line.startswith("LOSS")}
     return digests(folder), found
@@ -42,7 +42,7 @@ def run(folder: Path, spares: int, **config: Any) -> Found:
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Found]:
-    """Return what comes without kills, made once."""
+    """Return the results without kills, made once for each configuration."""
     made: dict[str, Found] = {}
 
     def found(**config: Any) -> Found:
@@ -57,7 +57,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Found]:
     return found
 
 
-REDUCED, MOVED = ["reduced"], ["moved"]  # Each small enough for another order from step 2 on.
+REDUCED, MOVED = ["reduced"], ["moved"]  # Small: MindSpore reorders them from step 2 on.
 
 
 @pytest.mark.kill
@@ -119,7 +119,7 @@ def test_mindspore_operators_are_numbered_alike_whatever_callbacks_make() -> Non
     numbers = _operators.Numbers()
     assert [numbers.next("sum", False) for _ in range(257)][-2:] == [256, 1]
     assert numbers.next("gather", False) == 1
-    for _ in range(2):  # Each graph by itself, in a training too.
+    for _ in range(2):  # Each graph counts for itself, in a training too.
         with numbers.of_a_graph():
             assert [numbers.next("sum", trained) for trained in (False, True)] == [1001, 1002]
     assert numbers.next("sum", True) == 0
@@ -135,7 +135,7 @@ def mode(request: pytest.FixtureRequest) -> Any:
 
 @pytest.mark.usefixtures("mode")
 def test_mindspore_gradients_go_back_through_operators_in_loops_and_branches() -> None:
-    # Nobody answers: a result is as if all of the two ranks had sent the same.
+    # Not connected, so echoes: as if both ranks had sent the same.
     total, most = _operators.reduce(0, 2, Op.SUM), _operators.reduce(0, 2, Op.MAX)
     whole, part = _operators.gather(0, 2, 0), _operators.scatter(0, 2, 0, Op.SUM)
 

@@ -1,4 +1,4 @@
-"""mindio_ttp's functions without a job, the launcher's options, and that MindSpore is untouched."""
+"""mindio_ttp's functions without a job; the launcher's options; MindSpore's files are unchanged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_mindspore_s_installed_files_are_those_of_its_wheel() -> None:
     checked = 0
     for name, digest, _ in csv.reader(record.splitlines()):
         path = Path(str(package.locate_file(name)))
-        # Large libraries take long, and nothing here could change them.
+        # Reading large libraries takes long, and no test could change them.
         if not digest or path.suffix != ".py":
             continue
         kind, expected = digest.split("=", 1)
@@ -55,7 +55,7 @@ def test_mindspore_every_function_of_mindio_works_or_says_why_not(
     assert tft.tft_get_repair_step() == 3
     assert not tft.tft_is_reboot_node() and not tft.tft_can_do_uce_repair(1, 2, 3)
     assert tft.tft_report_error(tft.ReportState.RS_UCE.value) == 0
-    assert tft.tft_wait_next_action() == tft.Action.EXIT.value  # Nobody can repair here.
+    assert tft.tft_wait_next_action() == tft.Action.EXIT.value  # No actor is there to repair.
     assert tft.tft_get_repair_type() == "dump"
     names = [name for name in dir(tft) if name.startswith("tft_register_") and "mindx" not in name]
     assert len(names) == 14
@@ -200,6 +200,6 @@ def test_mindspore_a_last_checkpoint_does_not_take_an_earlier_job_s_folder(
         assert (tmp_path / f"{folder.name}.earlier-{i}" / "old").read_text() == str(i)
     assert _last._clear(tmp_path, 12, place)
     folder.mkdir()
-    _last._note(place, 12).touch()  # This job has written it: whoever saves next leaves it there.
+    _last._note(place, 12).touch()  # This job has written it: the next save keeps it.
     assert not _last._clear(tmp_path, 12, place)
     assert folder.exists()

@@ -1,4 +1,4 @@
-"""Test set_ps_context(enable_ssl=True, ...): the same bits as in the clear, and what is wrong."""
+"""Test set_ps_context(enable_ssl=True, ...): the same bits as in the clear, and its errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def channel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What a script says of its secure channel."""
+    """Make certificates; return the arguments of set_ps_context()."""
     folder = tmp_path_factory.mktemp("papers") / "tls"
     holdfast = [str(cli.programs() / "holdfast"), "tls", "new", str(folder)]
     subprocess.run(holdfast, check=True, capture_output=True)
@@ -49,7 +49,7 @@ def run(folder: Path, data: Path, config: dict[str, str], **options: Any) -> Job
 
 
 def speaks_tls(port: int) -> bool:
-    """Ask in the clear; the answer says what the scheduler speaks (docs/formats/handshake.md)."""
+    """Return whether a scheduler demands TLS, by its answer in the clear (handshake.md)."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
         raw.sendall(b"HFL2c" + bytes(32))
         return raw.recv(1) == b"t"
@@ -78,7 +78,7 @@ def test_mindspore_secure_channel_outlives_its_scheduler_and_a_worker(
     try:
         assert until(lambda: secure.process.poll() is not None or secure.at(0)[1] >= 5)
         assert speaks_tls(secure.port)
-        # No setting tells it of TLS.
+        # This command has no setting for TLS.
         command = [str(cli.programs() / "holdfast"), "status", "--json", "--job", name]
         said = subprocess.run(command, check=False, capture_output=True, text=True)
         assert json.loads(said.stdout)["world_size"] == 2, said.stdout + said.stderr
@@ -151,7 +151,7 @@ def test_mindspore_secure_channel_names_what_is_wrong(
 
 
 def changed(tmp_path: Path, call: str) -> str:
-    """Return the program with this in the place of its set_ps_context()."""
+    """Return the program with `call` in place of its call of set_ps_context()."""
     usual = "ms.set_ps_context(enable_ssl=bool(config), **config)\n"
     text = Path(PROGRAM).read_text()
     assert usual in text
@@ -161,7 +161,7 @@ def changed(tmp_path: Path, call: str) -> str:
 
 
 def fail(tmp_path: Path, data: Path, program: str, config: dict[str, str]) -> tuple[str, str]:
-    """Run a job that has to fail; return what its scheduler says, and what its worker says."""
+    """Run a job that has to fail; return the logs of its scheduler and of its worker."""
     job = Job(
         write(tmp_path / "job", config),
         data,
@@ -191,7 +191,7 @@ def test_mindspore_secure_channel_that_failed_is_not_followed_by_the_clear(
         "except Exception as error:\n    print('caught', error, flush=True)\n"
     )
     program = changed(tmp_path, call)
-    said = "".join(fail(tmp_path, data, program, config))  # The first to end ends the others.
+    said = "".join(fail(tmp_path, data, program, config))  # The first failure ends all.
     assert "serves job" not in said, said
     for role, file in (("MS_SCHED", "server.p12"), ("MS_WORKER", "client.p12")):
         script = f"""
@@ -219,7 +219,7 @@ def test_mindspore_secure_channel_of_a_module_is_named_where_the_scheduler_does_
     program = changed(tmp_path, "import secure_channel\nsecure_channel.put(config)\n")
     scheduler, worker = fail(tmp_path, data, program, channel)
     assert "serves job" in scheduler, scheduler
-    # It has connected in the clear by then, or not yet.
+    # The worker may have connected in the clear by then, or not.
     late, early = "TLS is set too late", "it speaks no TLS, and this process does"
     assert late in worker or early in worker, worker
     assert early not in worker or "it speaks TLS, and this process does not" in scheduler, scheduler

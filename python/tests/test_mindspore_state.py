@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.kill, NEEDS_MINDSPORE]
 
 
 def run(folder: Path, data: Path, words: list[str], spares: int = 0) -> tuple[dict[str, str], str]:
-    """Run the program to its end; return its files and what it has printed."""
+    """Run the program to its end; return its files and its output."""
     made = Job(folder, data, [str(HERE / "mindspore_state.py"), *words], spares=spares)
     try:
         made.end()
@@ -26,7 +26,7 @@ def run(folder: Path, data: Path, words: list[str], spares: int = 0) -> tuple[di
 @pytest.mark.parametrize(
     ("words", "kills", "spares"),
     [
-        # Before and after a sum, after an update, between the epochs, in what is made once.
+        # Kills before and after a sum, after an update, between epochs, in state.once().
         (["pynative"], ["1,sum5", "0,end12", "1,between1", "0,once2", "1,once3"], 0),
         (["graph"], ["0,begin0", "1,sum5", "0,between0", "1,end29"], 1),
         (["pynative", "augment", "stop"], ["1,end3", "0,begin17", "1,after1"], 1),
@@ -85,7 +85,7 @@ run.n = print
 
 
 def run_alone(folder: Path, program: str) -> str:
-    """Return what it has said by its end."""
+    """Run a program to its end; return its output."""
     (folder / "alone.py").write_text(program)
     made = Job(folder, folder, ["alone.py"], ranks=1, options=("--max_restarts=0",))
     try:

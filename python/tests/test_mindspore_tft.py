@@ -25,7 +25,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Callable[[int], Path]:
-    """Return the folder of a run without faults that has saved every step, made once."""
+    """Return the folder of a run without faults that has saved every step."""
     made: dict[int, Path] = {}
 
     def folder(ranks: int) -> Path:
@@ -59,7 +59,7 @@ def compare(gasp: Path, whole: Path) -> tuple[list[str], bool, dict[str, int]]:
 
 
 def gasped(run: Job) -> Path:
-    """Return the one file of the one directory that there is."""
+    """Wait for a job that ends with a last checkpoint; return that file, the only one."""
     run.end(code=None)
     assert run.process.returncode not in (0, None), run.logs()
     folder = run.folder / "ttp_checkpoints"
@@ -68,7 +68,7 @@ def gasped(run: Job) -> Path:
     real = [path for path in folders if ".earlier-" not in path.name]
     assert len(real) == 1, real
     step = int(real[0].name.removeprefix("ttp_saved_checkpoints-step_"))
-    # The documents know it by another name.
+    # The documents use another name for it.
     assert (folder / f"tft_saved_checkpoints-step_{step}").resolve() == real[0].resolve()
     (file,) = real[0].glob("rank_*/*")
     return file
@@ -104,7 +104,7 @@ def test_mindspore_a_lost_process_leaves_the_state_after_its_last_step(
             run.kill_at(victim, 12)
         file = gasped(run)
     step = int(file.parent.parent.name.rsplit("_", 1)[1])
-    if errors:  # An exception after step 12 leaves that step, and no other.
+    if errors:  # After an exception, the checkpoint is of exactly step 12.
         assert step == 12
         (aside,) = stale.parent.glob("*.earlier-1/rank_0/*")
         assert aside.read_text() == "stale"
@@ -119,11 +119,11 @@ def test_mindspore_a_lost_process_leaves_the_state_after_its_last_step(
     if errors:
         resumes_within_an_epoch(tmp_path / "again", data, file, calm(ranks))
     log = tmp_path / "job" / "logs" / f"worker_{saver}.log"
-    assert "has got parameters" not in log.read_text()  # It is MindSpore's callback that has.
+    assert "has got parameters" not in log.read_text()  # Only MindSpore's callback has.
 
 
 def resumes_within_an_epoch(folder: Path, data: Path, saved: Path, whole: Path) -> None:
-    """A training that goes on from a last checkpoint of the first epoch leaves another one."""
+    """Check that a training from a last checkpoint of the first epoch leaves another one."""
     config = {**TFT, "errors": [[1, 18, "end", "bug"]], "resume": str(saved)}
     with job(folder, data, config, spares=None, variables=TTP) as run:
         file = gasped(run)
@@ -145,7 +145,7 @@ def test_mindspore_a_second_last_checkpoint_has_the_step_of_the_whole_training(
     with job(tmp_path / "first", data, config, spares=None, variables=TTP) as run:
         first = gasped(run)
     resumes = {**TFT, "initial_epoch": True, "initial_step": initial_step}
-    # A program that adds the first steps itself has a count of its own, which begins at 1.
+    # A program that adds the first steps itself counts its own from 1.
     errors = [[1, 40 - 30 * initial_step, "end", "bug"]]
     config = {**resumes, "resume": str(first), "errors": errors}
     with job(tmp_path / "second", data, config, spares=None, variables=TTP) as run:
@@ -157,7 +157,7 @@ def test_mindspore_a_second_last_checkpoint_has_the_step_of_the_whole_training(
     with job(tmp_path / "third", data, config, variables=TTP) as run:
         run.end()
     third, calm = (digests(tmp_path / name)["final-0.ckpt"] for name in ("third", "calm"))
-    assert third == calm  # Rank 1 has begun with the batch norm of rank 0, which has saved it.
+    assert third == calm  # Rank 1 began with the checkpoint of rank 0.
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_mindspore_a_kill_in_the_midst_of_the_last_checkpoint_leaves_a_whole_one
     size = -(-1600 // ranks // 32)
     epoch, at = (step - 1) // size + 1, (step - 1) % size + 1
     assert (file.parent.name, file.name) == (f"rank_{saver}", f"ttp_rank_{saver}-{epoch}_{at}.ckpt")
-    # The optimizer's state and all other values are those after one and the same step.
+    # The optimizer's state and all other values are of the same step.
     missing, equal, numbers = compare(
         file, calm(ranks) / f"out/{saver}/net-{saver}-{epoch}_{at}.ckpt"
     )
@@ -199,8 +199,8 @@ def test_mindspore_a_kill_in_the_midst_of_the_last_checkpoint_leaves_a_whole_one
 
 def test_mindspore_a_memory_error_is_repaired_in_the_process(tmp_path: Path, data: Path) -> None:
     variables = {"MS_ENABLE_TFT": "{UCE:1, TTP:1}", "MINDIO_FOR_MINDSPORE": "1"}
-    # In the first step of all, at the end of one and of an epoch, in the first of an epoch and in
-    # the midst of it. What callbacks of begins had changed until then is to be changed once.
+    # In the very first step; at the end of a step, and of an epoch; in the first step of an epoch,
+    # and in the middle. What callbacks had changed at begins must count once.
     places = [(1, 1, "begin"), (1, 9, "end"), (0, 25, "end"), (1, 26, "begin"), (0, 31, "begin")]
     errors = [[*place, "uce"] for place in places]
     finals = []

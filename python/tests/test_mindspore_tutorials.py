@@ -1,4 +1,4 @@
-"""Programs as MindSpore's tutorials write them lose a process and end with the same files."""
+"""Programs from MindSpore's tutorials end with the same files after the loss of a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""holdfast verify on a MindSpore program: what its loop alone remembers is named."""
+"""holdfast verify on a MindSpore program names what its loop remembers outside of State."""
 # With --ci: a program is run four times over.
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The backend does what Gloo does: every collective, every type, 1 to 4 ranks."""
+"""The backend gives the results of Gloo: every collective, every type, 1 to 4 ranks."""
 
 from __future__ import annotations
 

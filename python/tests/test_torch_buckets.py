@@ -1,4 +1,4 @@
-"""What is moved to where all ranks add up, and what is not."""
+"""Which of DDP's buckets are moved into registered memory, and which are not."""
 # With --ci: DDP's buckets in jobs of many shapes.
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ moved = _engine.engine.buckets.moved
 
 
 def job(tmp_path: Path, end: str, view: bool = True, patch: str = "") -> str:
-    """Run PROGRAM and `end` on two ranks; return what rank 0 says."""
+    """Run PROGRAM and `end` on two ranks; return the output of rank 0."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.replace("VIEW", str(view)).replace("PATCH", patch) + end)
     done = subprocess.run(

@@ -65,7 +65,7 @@ def test_torch_a_program_that_loads_what_is_there_survives_kills(tmp_path: Path)
     results = []
     for kind, kills in (("calm", []), ("killed", [[3, 1], [7, 0], [8, 1]])):
         first, second = str(tmp_path / kind / "a"), str(tmp_path / kind / "b")
-        begun = {"from": first, "to": first, "kills": kills}  # Only replacements find it there.
+        begun = {"from": first, "to": first, "kills": kills}  # Only successors find it there.
         results.append(run(tmp_path / kind, begun, program=program))
         goes_on = {"from": first, "to": second, "kills": kills[:2]}
         spares = len(kills) // 3

@@ -1,4 +1,4 @@
-"""Loaders give every batch once, with the same bits, whoever reads them."""
+"""Loaders give every batch once, with the same bits in every process that reads them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_torch_batches_do_not_depend_on_workers_or_on_where_one_begins(
 
 
 class Endless(Sampler[int]):
-    """As those of detection frameworks; it draws as it goes, and has no length."""
+    """A sampler as in detection frameworks: it draws as it goes, and has no length."""
 
     def __iter__(self) -> Iterator[int]:
         while True:
@@ -90,7 +90,7 @@ def test_torch_the_order_does_not_depend_on_the_step_that_asks_for_it(
         batches = feeder_of(loader, SEEDS).start(1, 1, skip, None)
         found = []
         for at in range(skip, 5):
-            seed_all(1000 * step + at)  # As steps() does, before it fetches.
+            seed_all(1000 * step + at)  # As steps() does before it fetches a batch.
             found.append(next(batches).tolist())
         return found
 
@@ -100,7 +100,7 @@ def test_torch_the_order_does_not_depend_on_the_step_that_asks_for_it(
 
 
 class Underrated(Sampler[list[int]]):
-    """Batches of which there are more than it says, as where lengths are grouped."""
+    """A batch sampler with more batches than its length says, as if it grouped by length."""
 
     def __iter__(self) -> Iterator[list[int]]:
         for i in range(6):
@@ -141,7 +141,7 @@ def test_torch_epochs_differ_and_the_loaders_own_generator_is_followed() -> None
     first = [b.tolist() for b in feeder.start(0, 0, 0, None)]
     second = [b.tolist() for b in feeder.start(1, 1, 0, None)]
     assert read(loader(), 0) == first
-    assert read(loader(), 1) == second  # Also in a process that has not seen epoch 0.
+    assert read(loader(), 1) == second  # A process that has not read epoch 0 gets the same.
 
 
 def test_torch_one_generator_of_two_loaders_has_the_seed_that_the_program_gave_it() -> None:
@@ -151,7 +151,7 @@ def test_torch_one_generator_of_two_loaders_has_the_seed_that_the_program_gave_i
 
     first, second = loaders()
     read(first, 0)
-    assert read(second, 1) == read(loaders()[1], 1)  # In a process that has not seen the first.
+    assert read(second, 1) == read(loaders()[1], 1)  # As without reading the first.
 
 
 def test_torch_a_generator_that_state_keeps_is_the_loaders_and_the_bodys() -> None:
@@ -192,7 +192,7 @@ def test_torch_a_loader_without_batches_of_its_own_is_followed_too() -> None:
 
 
 class Counting:
-    """An iterable of the user's that tells its position."""
+    """An iterable of a program's own that tells its position."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -219,7 +219,7 @@ def test_torch_an_iterable_with_state_dict_goes_on_where_it_was() -> None:
 
 
 class Flow:
-    """Passes of three that follow each other: after one it is where the next begins."""
+    """A source with passes of three batches. Its state after a pass is where the next begins."""
 
     at = 0
 
@@ -238,7 +238,7 @@ class Flow:
 
 
 class Resumed(Flow):
-    """One that begins anew each time, but for the first after load_state_dict()."""
+    """A source that begins each pass anew, except the first after load_state_dict()."""
 
     first, passes = 0, 0
 
@@ -257,7 +257,7 @@ class Resumed(Flow):
 
 
 class Itself(Flow):
-    """One that is its own iterator."""
+    """A source that is its own iterator."""
 
     def __iter__(self) -> Iterator[int]:
         return self
@@ -310,7 +310,7 @@ def test_torch_a_replacement_goes_on_with_the_pass_that_follows(kind: Any) -> No
     for done, (_, image) in enumerate(steps, 1):
         expected = [batch for batch, _ in steps[done:]]
         assert [batch for batch, _ in made(resumed(image))] == expected, done
-        at = resumed(image)  # As state.epochs(8): its first source may be the second one.
+        at = resumed(image)  # It may begin with the second source.
         assert [batch for batch, _ in made(at, at.epoch)] == expected, done
 
 
@@ -509,7 +509,7 @@ class OwnDict(dict[str, Any]):
 
 
 class Encoding(UserDict[str, Any]):
-    """As that of a tokenizer."""
+    """A container like that of a tokenizer."""
 
 
 def _with(thing: Any) -> Any:
@@ -553,7 +553,7 @@ def test_torch_a_batch_of_known_containers_is_given_again(part: Any) -> None:
 
 
 class Counted(Dataset[Any]):
-    """A data set whose items are others each time."""
+    """A data set that gives other items each time."""
 
     count = 0
 

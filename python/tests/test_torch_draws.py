@@ -1,4 +1,4 @@
-"""Generators of the program's own that its data reaches: refused, unless they are set each time."""
+"""Generators that a program's data reaches are refused, unless they are set each time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Transform(torch.nn.Module):
 
 
 class Seldom(Dataset[Any]):
-    """It draws for few items only, by what it holds somewhere inside."""
+    """A data set that draws for a few items only, by a generator that it holds somewhere inside."""
 
     def __init__(self, own: Any, anew: bool = False) -> None:
         self.transform = own
@@ -118,12 +118,12 @@ def test_torch_a_data_set_may_draw_from_what_is_set_for_each_item() -> None:
     for data in (Seldom([random.Random(1)], anew=True), Seldom([COMMON])):
         Sources(Position()).of(DataLoader(data, 1), SEEDS, None)
         assert read(DataLoader(data, 1))[2:] == read(DataLoader(data, 1), skip=2)
-    own = random.Random(1)  # State puts it back.
+    own = random.Random(1)  # State restores this generator.
     Sources(Position(), {"own": own}).of(DataLoader(Seldom([own]), 1), SEEDS, None)
 
 
 class OwnOrder(Sampler[int]):
-    """It draws from its second epoch on only, unless it sets its generator in each."""
+    """A sampler that draws only from its second epoch on; `sets`: it sets its generator in each."""
 
     epoch = 0
 

@@ -1,4 +1,4 @@
-"""Ranks whose replicas differ are told so: which rank, which tensor, which step."""
+"""If replicas differ between ranks, the rank, the tensor and the step are named."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOMENTUM = "optimizer.state[net[0].weight]['momentum_buffer'].mul_(0.5)"
     ("change", "at", "name"),
     [
         (WEIGHT, 0, "model1.module.2.weight"),
-        (CLIPS, 119, "model1.module.0.weight"),  # The last step: nobody goes on after it.
+        (CLIPS, 119, "model1.module.0.weight"),  # In the last step, after which no step is made.
         (MOMENTUM, 119, "sgd1.state[0].momentum_buffer"),
         (WEIGHT, 50, "model1.module."),
     ],

@@ -27,7 +27,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 state = hf.State(model, optimizer)
 """
 
-# Rank 1 is killed once, as soon as rank 0 has gone.
+# Rank 1 is killed once, as soon as rank 0 has ended.
 SCRIPT = """
 for x in state.steps([torch.ones(3, 4)] * 4, epochs=2):
     optimizer.zero_grad()
@@ -51,7 +51,7 @@ dist.destroy_process_group()
 
 
 def run(folder: Path, tail: str, last: str = "") -> subprocess.CompletedProcess[str]:
-    # Rank 0 passes its barrier without rank 1, which is not yet there.
+    # Only rank 1 calls barrier(), so rank 0 ends without it.
     script = SCRIPT.replace("dist.barrier()", "if rank == 1: dist.barrier()")
     return start(folder, script.replace("{tail}", tail).replace("{last}", last))
 
@@ -72,7 +72,7 @@ def start(folder: Path, text: str, max_restarts: int = 1) -> subprocess.Complete
         env=dict(os.environ, TORCH_CPP_LOG_LEVEL="ERROR"),
         capture_output=True,
         text=True,
-        timeout=240,  # Less than HOLDFAST_REPLACEMENT_TIMEOUT, which it would wait for the group.
+        timeout=240,  # Less than HOLDFAST_REPLACEMENT_TIMEOUT: it must not wait for a group.
     )
 
 

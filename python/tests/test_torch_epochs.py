@@ -12,7 +12,7 @@ from torch_warm import say
 
 pytestmark = [pytest.mark.kill, needs_torch]
 
-# A loop with all that lies between epochs; `begun` is not kept: it says what a process has done.
+# A loop with all that may lie between epochs. `begun` is not kept: it tells what a process did.
 EPOCHS = """
 scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5)
 state = hf.State(model, optimizer, scheduler=scheduler)
@@ -122,7 +122,7 @@ leave(state.n, run.epochs, state.stopped)
 @pytest.mark.parametrize(
     ("where", "kills", "n"),
     [
-        # In the step with the word: void, and made again, on who says it and on who hears it.
+        # Kills in the step with stop(), which is void then: of the caller, and of another rank.
         ("step", [[0, "end", 4]], 5),
         ("step", [[1, "end", 4], [0, "after", 1]], 5),
         ("epoch", [[0, "said", 1]], 6),

@@ -1,4 +1,4 @@
-"""The examples run as they are and with their diffs, a process killed; torch stays as installed."""
+"""The examples, as they are and with their diffs, and with a process killed; torch is unchanged."""
 # With --ci: all examples, each four times.
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHORTER = {
     "epochs=3": "epochs=2",
     "range(3)": "range(2)",
 }
-# Says who has which rank, in a step that takes long enough to be hit.
+# Notes which process has which rank, in a step long enough for a kill to hit.
 NOTE = """
 
 def note() -> None:
@@ -124,7 +124,7 @@ def test_torch_is_as_it_was_installed() -> None:
     checked = 0
     for name, expected, _ in csv.reader(record.splitlines()):
         path = Path(str(distribution.locate_file(name)))
-        # All of Python and what is ours to load; the great libraries would take a minute.
+        # All Python files and small libraries. The large libraries would take a minute.
         if not expected or path.stat().st_size > 50_000_000:
             continue
         kind, _, digest = expected.partition("=")

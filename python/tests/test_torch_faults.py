@@ -1,4 +1,4 @@
-"""Faults that are no plain death: a process that is stopped, and a scheduler that is away."""
+"""Faults other than a death: a stopped process, and a scheduler that is away."""
 # With --ci: stopped and slow processes, one job at a time.
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_torch_a_stopped_worker_is_replaced_without_a_setting(
     assert not Path(f"/proc/{stopped}").exists()
     (report,) = job.recoveries()
     assert report["ranks"] == [1]
-    # Its agent saw it. Else its lease would have run out, half a minute later.
+    # The agent noticed it, long before the lease ended after half a minute.
     assert "was stopped by a signal and ended by its agent" in report["cause"]
 
 
@@ -59,12 +59,12 @@ def test_torch_no_step_waits_for_the_scheduler_and_a_fault_right_after_its_death
 ) -> None:
     job = Job(tmp_path / "job", {**CONFIG, "hold": 25})
     try:
-        job.kill_at(0, 5, how=signal.SIGCONT)  # Only waits for the step.
+        job.kill_at(0, 5, how=signal.SIGCONT)  # Has no effect but to wait for the step.
         scheduler = job.scheduler()
-        with job.without_its_agent():  # So nobody starts another scheduler.
+        with job.without_its_agent():  # So that no other scheduler is started.
             os.kill(scheduler, signal.SIGKILL)
             at = time.monotonic_ns()
-            # One step may have been complete but for its end: a third was begun after the death.
+            # A step may have been nearly complete. The third was begun after the death.
             job.until(
                 lambda trace: all(len(steps(trace, rank, at)) >= 3 for rank in (0, 1)),
                 "a step without a scheduler",
@@ -76,7 +76,7 @@ def test_torch_no_step_waits_for_the_scheduler_and_a_fault_right_after_its_death
     finally:
         job.stop()
     assert results == calm
-    # Nobody served when the worker died.
+    # No scheduler served when the worker died.
     trace = job.trace()
     again = [line for line in events(trace, "start", both) if line["role"] == "scheduler"]
     assert len(again) == 1 and again[0]["pid"] != scheduler

@@ -35,7 +35,7 @@ def images(steps: int, drops: Any) -> tuple[list[bool], Gradients]:
         optimizer.step()
         drops(n, "end", optimizer)
         held.append(gradients.end_step(True))
-        if n == 1:  # As if the next step was void.
+        if n == 1:  # As after a void step.
             gradients.restore(gradients.objects())
             gradients.watch()
     return held, gradients
@@ -132,12 +132,12 @@ dist.destroy_process_group()
     [
         (99, True, False, False, True, True, 2, 0),
         (2, True, True, False, False, True, 2, 1),
-        # A parameter without a gradient in a step is updated by zeros.
+        # A parameter without a new gradient is updated by zeros.
         (1, False, True, False, False, True, 2, 0),
         # DDP divides by 3 what lies in its buckets, and multiplies by a third what does not.
         (1, False, True, False, True, False, 3, 0),
         (99, True, False, False, True, False, 3, 1),
-        # Rank 0 is killed in a step that no_sync() is around.
+        # Rank 0 is killed in a step within no_sync().
         (2, False, True, True, True, False, 3, 0),
     ],
     ids=[

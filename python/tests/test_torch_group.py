@@ -1,4 +1,4 @@
-"""The process group beneath DistributedDataParallel, where faults are played."""
+"""The process group beneath DistributedDataParallel, with faked faults."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def world() -> None:
 
 
 class Broken:
-    """A library whose collectives leave garbage and say that they were cut short."""
+    """A fake library whose collectives leave garbage and return that a fault cut them short."""
 
     def __init__(self, status: int) -> None:
         self.status = status
@@ -55,7 +55,7 @@ class Broken:
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a group of four in the midst of a step, whose collectives are all cut short."""
+    """Return a group of four within a step, all of whose collectives are cut short."""
 
     def make(status: int = Status.ABORTED, in_step: bool = True) -> Any:
         engine = _engine.start(managed=True)
@@ -88,7 +88,7 @@ def test_torch_what_another_rank_would_have_sent_is_zero_in_a_void_step(
     group = broken()
     unfilled = -4673361451380162419
     for dtype in (torch.int64, torch.float32):
-        for _ in range(2):  # Cut short, and then in a step that is known to be void.
+        for _ in range(2):  # First cut short, then in a step known to be void.
             tensor = torch.full((elements,), unfilled).to(dtype)
             group.broadcast([tensor], 3)
             assert not tensor.any()
@@ -113,7 +113,7 @@ def test_torch_objects_of_another_rank_that_a_fault_cut_short_are_never_unpickle
         monkeypatch.setattr(type(group), "_group", lambda self: 0)  # The step is known to be void.
     monkeypatch.setattr(type(group), "_group", lambda self: 1)
 
-    def broadcast_object_list() -> None:  # Of the program's own, for a tensor.
+    def broadcast_object_list() -> None:  # A function of the program's, for a tensor.
         group.broadcast([torch.empty(1, dtype=torch.int64)], 3)
 
     broadcast_object_list()
@@ -145,7 +145,7 @@ def test_torch_what_it_can_not_do_is_said() -> None:
         dist.all_reduce(torch.eye(3).to_sparse())
     with pytest.raises(UserError, match="name the source"):
         group.recv_anysource([torch.zeros(1)], 0)
-    for splits in ([6], [1], [2, 0]):  # More than there is would be read and written.
+    for splits in ([6], [1], [2, 0]):  # These would read and write beyond the tensors.
         with pytest.raises(UserError, match="of 2 rows for 1 ranks"):
             dist.all_to_all_single(torch.zeros(2, 3), torch.zeros(2, 3), [2], splits)
     with pytest.raises(UserError, match="place of"):
@@ -199,7 +199,7 @@ def test_torch_ddp_exchanges_the_same_in_its_first_step_as_in_later_ones(
     seen = watch(monkeypatch)
     arguments = {"bucket_cap_mb": 0.5, "static_graph": static}
     usual = train(DistributedDataParallel(network(), **arguments), seen)
-    assert len({tuple(step) for step in usual}) > 1  # Else there were nothing to cure.
+    assert len({tuple(step) for step in usual}) > 1  # Usual DDP does change its exchanges.
 
     ddp = DistributedDataParallel(network(), **arguments)
     _ddp.settle(ddp, _engine.start(managed=True))
@@ -233,7 +233,7 @@ def test_torch_a_spare_makes_a_backward_pass_that_nobody_sees(
         _ddp.rehearse(ddp, engine)
     assert seen == [] and not engine.rehearsing
     assert all(p.grad is None for p in ddp.parameters())
-    # The first half of moving the buckets is done; the other waits for the session.
+    # The buckets have their files, but are not registered yet: that needs a session.
     sizes = sorted(storage.nbytes() // 4 for storage, _ in engine.buckets._shared.values())
     assert sizes == sorted(_ddp.layout(ddp))
     assert all(storage.is_shared() for storage, _ in engine.buckets._shared.values())
@@ -249,7 +249,7 @@ def test_torch_a_spare_makes_a_backward_pass_that_nobody_sees(
 
 
 class Noted:
-    """Notes what is asked of it."""
+    """Records all calls of its methods."""
 
     def __init__(self, calls: list[Any]) -> None:
         self._calls = calls
@@ -303,7 +303,7 @@ def test_torch_parameters_frozen_after_their_ddp_are_told_in_a_sentence(learns: 
         _ddp.settle(ddp, engine)
     ddp = DistributedDataParallel(net, find_unused_parameters=True)
     net[0].weight.requires_grad_(False)
-    _ddp.settle(ddp, engine)  # As without us: it has no gradient and is not used.
+    _ddp.settle(ddp, engine)  # As without Holdfast: it has no gradient and is not used.
 
 
 def test_torch_parameters_that_ddp_leaves_out_are_left_out() -> None:
@@ -314,7 +314,7 @@ def test_torch_parameters_that_ddp_leaves_out_are_left_out() -> None:
     ddp = DistributedDataParallel(net)
     summed = _ddp._summed(ddp)
     assert list(map(id, summed)) == list(map(id, ddp._build_params_for_reducer()[0]))
-    assert any(p is net.own for p in summed)  # torch's own slip.
+    assert any(p is net.own for p in summed)  # Due to a bug of torch.
     assert not any(p is net[0].weight for p in summed)
     _ddp.settle(ddp, _engine.start(managed=True))
 
@@ -433,7 +433,7 @@ def test_torch_a_callback_of_a_sum_may_start_another_and_wait_for_it(broken: Any
     held.wait()
     threading.Timer(0.1, let_go.set).start()
     group.runner.drain()
-    assert seen == [True, True]  # Callbacks are over as well.
+    assert seen == [True, True]  # The callbacks have ended as well.
     chained.wait()
 
 
@@ -446,7 +446,7 @@ def two_sums(group: Any) -> tuple[Any, Any, threading.Event]:
 
 
 def drained(group: Any) -> bool:
-    """Whether all sums are over within 30 s."""
+    """Return whether all sums end within 30 s."""
     thread = threading.Thread(target=group.runner.drain, daemon=True)
     thread.start()
     thread.join(30)

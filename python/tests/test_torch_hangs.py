@@ -1,4 +1,4 @@
-"""Whoever waits says for whom, keeps the timeout that it was given, and hears Ctrl-C."""
+"""A process that waits names the rank it waits for, keeps its timeout, and ends by Ctrl-C."""
 
 from __future__ import annotations
 

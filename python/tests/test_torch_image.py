@@ -100,9 +100,9 @@ def test_torch_an_image_is_as_large_where_a_snapshot_of_the_optimizer_was_loaded
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     second = image()
-    assert second.bytes == first.bytes  # Else nobody could take up what it left.
+    assert second.bytes == first.bytes  # Needed, so that a successor can use the image.
 
-    room: dict[str, bytes] = {}  # Put once.
+    room: dict[str, bytes] = {}  # Key-values that can be put once.
     first.agree(lambda mine: room.setdefault("room", mine))
     larger = image(seen=list(range(1 << 20)))
     assert larger.bytes > first.bytes
@@ -164,7 +164,7 @@ def test_torch_what_is_not_dense_is_kept_as_the_rest(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(torch, "_foreach_copy_", noted)
     image.write(memoryview(memory), {}, with_gradients=False)
-    # Of the dense ones the bytes are copied, which takes half the time.
+    # Dense tensors are copied as bytes, which takes half the time.
     assert slow == [(200, 300), (64,)]
     values = {name: value.clone() for name, value in model.state_dict().items()}
     with torch.no_grad():
@@ -188,11 +188,11 @@ def test_torch_what_has_no_bytes_of_its_own_is_refused_or_copied_by_torch() -> N
     kept.add("model", model)
     image = Image(kept, {})
     memory = memoryview(bytearray(image.bytes))
-    image.write(memory, {}, with_gradients=False)  # It has no address: its bytes can't be read.
+    image.write(memory, {}, with_gradients=False)  # Without address: bytes can not be read.
     kept_there = image.tensors(memory)["buffer", "model", ".odd"]
     assert kept_there.tolist() == [1.0] * 4
     model.odd = torch.empty(4, device="meta")
-    with pytest.raises(NotImplementedError):  # Torch's own words.
+    with pytest.raises(NotImplementedError):  # Raised by torch itself.
         image.write(memory, {}, with_gradients=False)
 
 
@@ -260,7 +260,7 @@ def test_torch_what_is_zeroed_or_forgotten_between_passes_does_not_come_back() -
     kept = Kept()
     kept.add("model", model)
     kept.add("optimizer", optimizer)
-    model(torch.ones(1, 2)).sum().backward()  # A step that only adds to its gradients.
+    model(torch.ones(1, 2)).sum().backward()  # Only adds to the gradients.
     for parameter in model.parameters():
         optimizer.state[parameter].update(count=3, average=torch.ones(2))
     image = Image(kept, {})
@@ -293,7 +293,7 @@ def test_torch_after_it_was_brought_back_nothing_has_changed() -> None:
 
 def test_torch_a_generator_has_changed_if_it_has_drawn_and_only_then() -> None:
     setup = Setup("SGD", 1)
-    held = [setup.generator.get_state() for _ in range(3)]  # The next one lies elsewhere.
+    held = [setup.generator.get_state() for _ in range(3)]  # So that the next state lies elsewhere.
     first = setup.kept.digests()
     held.append(setup.generator.get_state())
     assert setup.kept.digests() == first
@@ -304,7 +304,7 @@ def test_torch_a_generator_has_changed_if_it_has_drawn_and_only_then() -> None:
 
 def test_torch_an_optimizer_that_wraps_another_is_refused_by_name() -> None:
     class Wrapping(torch.optim.SGD):
-        """As torch's ZeroRedundancyOptimizer and PostLocalSGDOptimizer do."""
+        """Wraps an optimizer as torch's ZeroRedundancyOptimizer does."""
 
         def __init__(self, optim: torch.optim.Optimizer) -> None:
             self.optim = optim
@@ -332,7 +332,7 @@ def test_torch_what_all_ranks_have_alike_may_come_from_any_of_them() -> None:
     images, views = [], []
     for rank, program in enumerate(ranks):
         program.steps(3)
-        with torch.no_grad():  # Each has seen other data.
+        with torch.no_grad():  # Each rank has seen other data.
             program.model[1].running_mean += rank
         program.generator.manual_seed(rank)
         common = {id(parameter) for parameter in program.model.parameters()}
@@ -341,7 +341,7 @@ def test_torch_what_all_ranks_have_alike_may_come_from_any_of_them() -> None:
         images[rank].write(views[rank], {"n": rank}, with_gradients=False)
     assert images[0].common == images[1].common > 0
     expected = ranks[1].bytes()
-    # Rank 1 is lost: its holder has what it used, and rank 0 has the rest.
+    # Rank 1 is lost. Its holder has its own part, and rank 0 has the common part.
     lost = memoryview(bytearray(b"\xa5" * images[1].bytes))
     own = images[1].common
     for offset, size in images[1].used:
@@ -353,6 +353,6 @@ def test_torch_what_all_ranks_have_alike_may_come_from_any_of_them() -> None:
     ranks[1].steps(2)
     assert images[1].read(lost)["n"] == 1
     assert ranks[1].bytes() == expected
-    # No more than this goes to the holder in each step: nothing that is common, and no room.
+    # Each step passes only this to the holder: no common part, no unused room.
     passed = sum(min(size, max(0, offset + size - own)) for offset, size in images[1].used)
     assert passed < 10_000 < images[1].bytes

@@ -1,4 +1,4 @@
-"""As test_torch_kill: every other kind of job that PyTorch's users have."""
+"""As test_torch_kill.py, for all other kinds of jobs."""
 # With --ci: two kills a kind.
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def test_torch_ddp_with_scaler_accumulation_and_layers_in_another_order_per_rank
 
 
 def test_torch_ddp_with_gradients_summed_over_several_steps(tmp_path: Path, calm: Any) -> None:
-    # The successor has to know that the step before did not exchange anything.
+    # A successor has to know that the step before exchanged nothing.
     compare(tmp_path, calm, {"window": 2}, [[1, 4, "forward"], [0, 10, "collective"]])
 
 
@@ -42,7 +42,7 @@ def test_torch_ddp_killed_at_each_place_of_a_window_of_summed_gradients(
 
 
 def test_torch_ddp_with_power_sgd_as_its_communication_hook(tmp_path: Path, calm: Any) -> None:
-    # What it has left out of its sums so far is of its state, and as large as the gradients.
+    # The hook's state holds what its sums have left out, as large as the gradients.
     compare(tmp_path, calm, {"power": True}, [[1, 6, "update"], [0, 9, "update"]])
 
 

@@ -1,4 +1,4 @@
-"""state.once(f): made once by all ranks, kept, and told to a successor; and loops of one's own."""
+"""state.once(f): made once by all ranks, kept, and given to a successor; and state.step()."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ assert state.once(lambda: 5) == 5
     )
 
 
-# Before the loop, between epochs and after it; who is lost in it, before it, after it.
+# once() before the loop, between epochs, after the loop. Kills in it, before it, after it.
 ONCE = """
 state = hf.State(model, optimizer)
 run = state.vars(found=[])
@@ -126,7 +126,7 @@ def test_torch_a_result_is_told_to_whoever_comes_later(tmp_path: Path, kills: An
     assert results[0][3] != results[0][4]
 
 
-# nanoGPT's own loop: the next batch is drawn at the end of a step, an evaluation is in its midst.
+# nanoGPT's loop: a step draws the next batch at its end, and may have an evaluation in it.
 OWN = """
 class Batch:  # A thing of the program's own, given by its name.
     at = 0
@@ -239,7 +239,7 @@ leave()
     assert "begins something else: a process that replaces another comes to other calls" in said
 
 
-# Calls that not every epoch has, and an evaluation by another name, each found at its own place.
+# Calls that not every epoch makes, and one by another name: each has its own place.
 SOMETIMES = """
 state = hf.State(model, optimizer)
 def base(): return "base", state.n
@@ -263,7 +263,7 @@ def test_torch_a_result_is_that_of_its_own_place(tmp_path: Path) -> None:
     survives(tmp_path, SOMETIMES, [[0, "end", 1], [1, "after", 0], [0, "after", 1]])
 
 
-# A metric of torchmetrics, as far as State looks at one: its counts are plain attributes.
+# Like a metric of torchmetrics, as far as State uses it: its counts are plain attributes.
 METRIC = """
 import types
 class Metric(torch.nn.Module):

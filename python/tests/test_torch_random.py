@@ -1,4 +1,4 @@
-"""Random numbers and data stay the program's own, on each rank, and in whoever replaces another."""
+"""Random numbers and data are the program's own on each rank, and the same in a successor."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ print(drawn)
         found.append([line for line in said.splitlines() if line.startswith("[(")])
     assert found[0] == found[1] != found[2]
     parts = [[list(step) for step in zip(*eval(f[0]))] for f in (found[0], found[2])]
-    assert all(one != other for one, other in zip(*parts))  # Each library by its own seed.
+    assert all(one != other for one, other in zip(*parts))  # Each library has a seed of its own.
 
 
-# Ranks that share a seed decide alike: under torchrun, and here.
+# Ranks with the same seed draw the same, as under torchrun.
 SHARED = """
 torch.manual_seed(5); random.seed(5)
 state = hf.State(model, optimizer)
@@ -66,7 +66,7 @@ def test_torch_ranks_that_share_a_seed_go_on_sharing_draws(tmp_path: Path) -> No
     assert results[0][0] == results[1][0] and set(results[0][0]) == {False, True}
 
 
-# Nothing is seeded: the data are what the first process of the rank has drawn.
+# Nothing is seeded: the data are those that the rank's first process drew.
 UNSEEDED = """
 import random
 import numpy
@@ -182,7 +182,7 @@ else:
 
 
 def test_torch_a_batch_may_hold_what_nobody_can_compare(tmp_path: Path) -> None:
-    # Nothing is asked of a data set that has no item 0, or fails here as it does elsewhere.
+    # A data set is not checked if it has no item 0, or fails when it is asked for that.
     text = """
 state = hf.State(model, optimizer)
 class Odd(torch.utils.data.Dataset):
@@ -199,8 +199,8 @@ leave(state.n)
     assert results is not None and results[0][0] == 3, said
 
 
-# What a program draws outside of its steps: before the loop after a once(), at an epoch's top,
-# between the steps and the end of an epoch.
+# Draws outside of steps: before the loop after a once(), at the beginning of an epoch, and between
+# the steps and the end of an epoch.
 OUTSIDE = """
 state = hf.State(model, optimizer)
 def base(): return float(torch.rand(()))

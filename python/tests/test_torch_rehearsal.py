@@ -39,7 +39,7 @@ def job(folder: Path, kind: str, *options: str) -> Iterator[subprocess.Popen[str
 
 
 def verdicts(folder: Path) -> list[tuple[int, str]]:
-    """What rehearsals have said so far, by rank."""
+    """Return the verdicts of rehearsals so far, with ranks."""
     found = []
     for rank in (0, 1):
         log = folder / "log" / f"rehearsal_{rank}.log"
@@ -75,7 +75,7 @@ def test_torch_rehearsal_accuses_no_program_that_keeps_all(tmp_path: Path, kind:
 def test_torch_rehearsal_names_what_differs_first(tmp_path: Path, kind: str) -> None:
     with job(tmp_path, kind) as running:
         end = time.monotonic() + LIMIT_S
-        # Before the attribute changes, nothing is wrong.
+        # At first all is equal: the attribute changes later.
         while "would go on with other bits" not in (tmp_path / "output").read_text():
             assert time.monotonic() < end and running.poll() is None, verdicts(tmp_path)
             time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""A ready spare takes the place of whoever is lost, for every kind of model; and who may not."""
+"""A ready spare takes the place of a lost rank, for every kind of model; or may not, and why."""
 # With --ci: it ends a spare and a rank of every kind of model.
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.kill, needs_torch]
 
 
 def with_spare(folder: Path, config: dict[str, Any], kills: list[list[Any]]) -> Any:
-    """Run a job whose steps begin in earnest when its spare is ready; kill as told."""
+    """Run a job that waits in its second step until its spare is ready; then make the kills."""
     assert all(step > 2 for _, step, _ in kills)
     job = Job(folder, {**config, "kills": kills, "hold": 2}, spares=1)
     try:
@@ -30,9 +30,9 @@ def with_spare(folder: Path, config: dict[str, Any], kills: list[list[Any]]) -> 
     promoted = [e["pid"] for e in trace if e["event"] == "promoted"]
     waiting = {e["pid"]: e["t_ns"] for e in trace if e["event"] == "waiting"}
     fault = next(e["t_ns"] for e in trace if e["event"] == "fault")
-    assert waiting[promoted[0]] < fault  # It was warm, and had the first of the places.
+    assert waiting[promoted[0]] < fault  # The spare was ready, and got the first place.
     assert len(list(folder.glob("killed-*"))) == len(kills)
-    assert "waits for its rank" not in job.logs()  # In what its program reads: nothing did.
+    assert "waits for its rank" not in job.logs()  # The program reads no rank.
     return results
 
 
@@ -48,7 +48,7 @@ def test_torch_a_ready_spare_goes_on_with_the_same_bits(tmp_path: Path, kind: st
 def test_torch_a_gradient_scaler_that_skips_updates_keeps_its_bits(tmp_path: Path) -> None:
     config = {"scaler": True, "overflow": [5, 6, 12]}
     expected = calm(tmp_path / "calm", config)
-    # Halved three times, doubled after each three good steps: the kills change nothing of it.
+    # Halved three times, doubled after three good steps each. Kills do not change that.
     assert expected[0]["scale"] != 1024.0
     kills = [[0, 5, "update"], [1, 7, "collective"]]
     assert with_spare(tmp_path / "job", config, kills) == expected
@@ -68,8 +68,8 @@ def test_torch_a_program_that_has_changed_between_restarts_is_told_so(tmp_path: 
 
 
 def test_torch_a_spare_that_waits_has_made_a_backward_pass(tmp_path: Path) -> None:
-    # As if none had ever started: it holds buckets, which only a backward pass gives their memory.
-    # Its rank is known to it from its start: the program asks for it before State.
+    # Only a backward pass gives buckets their memory, so memory shows that the spare has made one.
+    # It is bound to a rank, since the program asks for its rank before State.
     job = Job(tmp_path / "job", {"width": 128, "hold": 1}, spares="all")
     try:
         trace = job.until(
@@ -250,7 +250,7 @@ for x in state.steps([1.0] * 6):
 @pytest.mark.parametrize(
     ("text", "what", "sentence"),
     [
-        # One exchange more than its predecessor, at the end or in the midst.
+        # A successor makes one exchange more than its predecessor: at the end, or in between.
         (EXCHANGES, "more", "this process exchanges other things than the one it replaces"),
         (EXCHANGES, "late", "this process exchanges other things than the one it replaces"),
         (AFTER_STATE, "", "exchange them before hf.State(...), or by state.once(f)"),
@@ -275,7 +275,7 @@ def test_torch_what_a_spare_starts_has_no_rank_to_wait_for() -> None:
     program = "import os, holdfast.torch; print(os.environ.get('RANK', 'none'))"
     words = {"MS_ROLE": "MS_WORKER", "MS_WORKER_NUM": "2", "HOLDFAST_SPARE_FD": "3"}
     others = {name: word for name, word in os.environ.items() if name != "RANK"}
-    done = subprocess.run(  # Its own third file is none, or none of ours.
+    done = subprocess.run(  # Its descriptor 3 is closed, or is no pipe of ours.
         [sys.executable, "-c", program], env={**others, **words}, capture_output=True, timeout=120
     )
     assert done.stdout == b"none\n", done.stderr

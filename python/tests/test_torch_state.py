@@ -1,4 +1,4 @@
-"""State and its steps in a world of one: what is counted, said and refused."""
+"""State and its steps in a single process: what is counted, said and refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Program = Callable[[str], str]
 
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
-    """Return what runs a program and gives what it says."""
+    """Return a function that runs a program and returns its output."""
     return lambda text: say(BEGIN + text, tmp_path / "log")
 
 
@@ -258,7 +258,7 @@ def test_torch_strict_makes_advice_an_error(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(file)], capture_output=True, text=True, timeout=150, cwd=tmp_path
     )
-    said = "UserError: State(strict=True): train.py:"  # The first of them in the same line.
+    said = "UserError: State(strict=True): train.py:"  # The first remark is in the same line.
     assert done.returncode == 1 and said in done.stderr, done.stderr
     run = [sys.executable, "-m", "holdfast", "run", "--nproc-per-node", "2", str(file)]
     done = subprocess.run(run, capture_output=True, text=True, timeout=150, cwd=tmp_path)

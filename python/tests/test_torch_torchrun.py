@@ -1,4 +1,4 @@
-"""A script written for torchrun, without a line of ours, under `holdfast run`."""
+"""A script written for torchrun, unchanged, under `holdfast run`."""
 # With --ci: jobs that start again as a whole.
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch_job import needs_torch
 
 pytestmark = needs_torch
 
-# With a checkpoint of its own, as PyTorch's tutorials have it; rank 1 is killed once.
+# It saves checkpoints itself, as in PyTorch's tutorials. Rank 1 is killed once.
 SCRIPT = """
 import os, signal
 import torch, torch.distributed as dist
@@ -78,7 +78,7 @@ def test_torch_a_plain_script_starts_again_from_its_own_checkpoint(
     assert said in done.stderr
 
 
-# Rank 0 has ended, its process is gone, and then rank 1 is lost.
+# Rank 1 is lost after rank 0 has ended and its process is gone.
 LATE = """
 import os, signal, time
 import torch, torch.distributed as dist

@@ -1,5 +1,5 @@
 """Examples with Hugging Face's Trainer, Accelerate and Lightning Fabric end alike after kills."""
-# With --ci: where `tools/torch_venv --trainers` has been; else it is skipped.
+# With --ci: after `tools/torch_venv --trainers`; else the tests are skipped.
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KILLS = [
 
 
 def trained(folder: Path, name: str, kills: list[Any], spares: int) -> list[Any]:
-    """Train with two ranks; return what each rank's State held at the end."""
+    """Train with two ranks; return what each rank's State holds at the end."""
     folder.mkdir()
     script = folder / "train.py"
     script.write_text((EXAMPLES / f"{name}.py").read_text())

@@ -1,4 +1,4 @@
-"""holdfast verify on PyTorch programs: what breaks the rule is named, what follows it is equal."""
+"""holdfast verify on PyTorch programs: it names what breaks the rule, and passes what keeps it."""
 
 from __future__ import annotations
 

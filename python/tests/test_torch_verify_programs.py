@@ -1,4 +1,4 @@
-"""holdfast verify on each program of verify/: those that break the rule, and the same put right."""
+"""holdfast verify on each program of verify/: one that breaks the rule, and the same corrected."""
 # With --ci: a program is run four times over.
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 from test_torch_verify import culprits, verify
 from torch_job import needs_torch
 
-# What only a kill shows: the others are in many.py, all at once, or wait for a nightly run.
+# Faults that only a kill shows. The others are all in many.py, or run nightly.
 FEW = {"sliced": "i"}
 MANY = {
     "installed": "self.calls",

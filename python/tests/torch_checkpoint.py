@@ -9,7 +9,7 @@ from typing import Any
 
 import holdfast
 
-holdfast.init()  # The scheduler stays in here, without torch.
+holdfast.init()  # The scheduler serves in here, and never imports torch.
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -58,7 +58,7 @@ def main(folder: str) -> None:
             optim_state_dict=loaded["optimizer"],
         )
 
-    background = dist.new_group()  # It is written while the steps go on with the other.
+    background = dist.new_group()  # For the writing, while steps use the default group.
     steps(0, 3)
     dcp.save(state(), checkpoint_id=f"{folder}/now")
     future = dcp.async_save(state(), checkpoint_id=f"{folder}/meanwhile", process_group=background)

@@ -1,6 +1,6 @@
 """Do every collective with every type on Gloo and on holdfast, and compare, in each rank.
 
-Argument: a folder that all ranks share; each leaves `result-<rank>` there: what differs.
+Argument: a folder that all ranks share. Each writes what differs into `result-<rank>` there.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 import holdfast
 
-job = holdfast.init()  # The scheduler stays in here, without torch.
+job = holdfast.init()  # The scheduler serves in here, and never imports torch.
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -166,7 +166,7 @@ def others() -> dict[str, Any]:
     def whole_average() -> Any:
         t, out = made(torch.int64, 5) - 3, torch.zeros(4, dtype=torch.int32)
         many = made(torch.int32, n * 4) - 3
-        is_usual = dist.get_backend() == "gloo"  # It has none of whole numbers.
+        is_usual = dist.get_backend() == "gloo"  # Gloo has no average of whole numbers.
         op = dist.ReduceOp.SUM if is_usual else dist.ReduceOp.AVG
         dist.all_reduce(t, op)
         dist.reduce_scatter_tensor(out, many, op)
@@ -236,7 +236,7 @@ def main(folder: str) -> None:
     compared, different = 0, []
     for name, expected in usual.items():
         if isinstance(expected, Exception):
-            continue  # Gloo has no such thing; whether we have is our affair.
+            continue  # Gloo does not offer it, so there is nothing to compare.
         compared += 1
         if not equal(expected, ours[name]):
             different.append(f"{name}: gloo {expected}, holdfast {ours[name]!r}")

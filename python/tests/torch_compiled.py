@@ -19,7 +19,7 @@ config, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
 
 
 def compiled(thing: Any, whole: bool = False) -> Any:
-    # Without a C++ compiler and its seconds; what the compiler takes for its own is the same.
+    # This backend needs no C++ compiler, and traces the same code.
     return (
         torch.compile(thing, backend="aot_eager", fullgraph=whole) if config["compile"] else thing
     )
@@ -32,7 +32,7 @@ else:
     dist.init_process_group("holdfast")
 rank, world = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(1)
-# Its buffers are broadcast at each forward pass, within what is compiled.
+# Batch norm's buffers are broadcast in each forward pass, within the compiled code.
 model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)))
 run = compiled(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-# Without an import: that would cost a test, which needs none itself, two seconds.
+# find_spec() instead of an import, which would take two seconds.
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
 LIMIT_S = 300
 HERE = Path(__file__).parent
@@ -48,7 +48,7 @@ class Job:
             env={
                 **os.environ,
                 "OMP_NUM_THREADS": "1",
-                # Its program kills itself where it is told to, and says who has which rank.
+                # Rehearsals run the program as well, which notes its rank and kills itself.
                 "HOLDFAST_REHEARSALS": "0",
                 "TORCH_CPP_LOG_LEVEL": "ERROR",
                 "HOLDFAST_TRACE": str(folder / "trace"),
@@ -78,7 +78,7 @@ class Job:
     def kill_at(
         self, rank: int, step: int, delay: float = 0.0, how: signal.Signals = signal.SIGKILL
     ) -> int:
-        """Signal whoever has the rank when it has come to the step; return its process."""
+        """Signal the process that has the rank when it comes to the step; return its id."""
         until = time.monotonic() + LIMIT_S
         while time.monotonic() < until and self.process.poll() is None:
             try:
@@ -93,9 +93,9 @@ class Job:
         raise AssertionError(f"rank {rank} did not come to step {step}\n" + self.logs())
 
     def _process(self, mark: bytes) -> int:
-        """Return the process of this job whose command or environment has a word."""
+        """Return the id of the job's process that has a word in its command or environment."""
         mine = {self.process.pid}
-        for _ in range(2):  # The launcher's child is the agent, whose children we look for.
+        for _ in range(2):  # The launcher's child is the agent, and that one's are the rest.
             for stat in Path("/proc").glob("[0-9]*/stat"):
                 with contextlib.suppress(OSError):
                     words = stat.read_text().rpartition(")")[2].split()
@@ -113,12 +113,12 @@ class Job:
         raise AssertionError(f"the job has no process with {mark!r}")
 
     def scheduler(self) -> int:
-        """Return the process that serves the job."""
+        """Return the process id of the scheduler."""
         return self._process(b"MS_ROLE=MS_SCHED")
 
     @contextlib.contextmanager
     def without_its_agent(self) -> Iterator[None]:
-        """Stop the agent, who would replace what is lost, for a time."""
+        """Stop the agent for the block, so that it replaces no lost process."""
         agent = self._process(b"msrun\n")
         os.kill(agent, signal.SIGSTOP)
         try:
@@ -127,7 +127,7 @@ class Job:
             os.kill(agent, signal.SIGCONT)
 
     def trace(self) -> list[dict[str, Any]]:
-        """Return what all processes have noted so far, in the order of time."""
+        """Return the trace of all processes so far, in order of time."""
         lines = [
             json.loads(line)
             for path in (self.folder / "trace").glob("*.jsonl")
@@ -137,7 +137,7 @@ class Job:
         return sorted(lines, key=lambda line: int(line["t_ns"]))
 
     def until(self, condition: Callable[[list[dict[str, Any]]], Any], what: str) -> Any:
-        """Wait until a condition on the trace is true; return what it gives."""
+        """Wait until a condition on the trace is true; return its value."""
         end = time.monotonic() + LIMIT_S
         while time.monotonic() < end and self.process.poll() is None:
             if found := condition(self.trace()):
@@ -146,7 +146,7 @@ class Job:
         raise AssertionError(f"there was never {what}\n" + self.logs())
 
     def recoveries(self) -> list[dict[str, Any]]:
-        """Return the reports of the recoveries, after the end."""
+        """Return the reports of all recoveries. Requires: the job has ended."""
         text = (self.folder / "log" / "recoveries.jsonl").read_text()
         return [json.loads(line) for line in text.splitlines()]
 
@@ -165,7 +165,7 @@ def run(folder: Path, config: dict[str, Any], **options: Any) -> dict[int, dict[
 
 
 def draw_kills(seed: int, ranks: int, steps: int, count: int) -> list[list[Any]]:
-    """Return kills at random places, rank 0 and another among them, some steps apart."""
+    """Return kills at random steps and places, of the ranks in turn."""
     draw = random.Random(seed)
     places = ["forward", "collective", "update", "between"]
     at = sorted(draw.sample(range(1, steps), count))

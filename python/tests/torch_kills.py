@@ -1,4 +1,4 @@
-"""What a job that loses processes is compared with: the results of one that lost none."""
+"""The results of undisturbed jobs, with which jobs that lose processes are compared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Results = dict[int, dict[str, Any]]
 
 @pytest.fixture(scope="module", name="calm")
 def calm_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any], int], Results]:
-    """Return the results of a configuration without kills, made once."""
+    """Return a function that gives a configuration's results without kills, made once."""
     made: dict[str, Results] = {}
 
     def results(config: dict[str, Any], ranks: int) -> Results:

@@ -1,4 +1,4 @@
-"""A training program for the tests of holdfast.torch; it kills itself where it is told to.
+"""A training program for the tests of holdfast.torch. It kills itself as configured.
 
 Arguments: a JSON object (see CONFIG), and a folder for what the tests look at.
 """
@@ -9,7 +9,7 @@ import sys
 
 import holdfast
 
-holdfast.init()  # The scheduler stays in here, without torch.
+holdfast.init()  # The scheduler serves in here, and never imports torch.
 
 import contextlib  # noqa: E402
 import hashlib  # noqa: E402
@@ -41,16 +41,16 @@ CONFIG: dict[str, Any] = {
     "samples": 160,
     "epochs": 2,
     "own_loop": False,
-    "wait": 0.0,  # In each step, so that a kill from outside finds a step.
+    "wait": 0.0,  # Seconds, in each step, so that a kill from outside hits a step.
     "hold": 0,  # The step in which to wait for a file FOLDER/go.
     "kills": [],  # [rank, step, where]: forward, collective, update, between; each once.
     "width": 64,  # Of the layers; 512: sums so large that they run beside the backward pass.
-    "branch": False,  # Ranks use their layers in different order.
-    "regrown": 0,  # Another width, in a process that replaces another.
+    "branch": False,  # Ranks use their layers in different orders.
+    "regrown": 0,  # The width in a successor; 0: the same.
     "overflow": [],  # Steps whose loss is infinite.
-    "staged": [],  # Ranks whose buckets stay where DDP has made them.
+    "staged": [],  # Ranks whose buckets are not moved.
     "power": False,  # DDP's sums go by PowerSGD.
-    "seed_by_life": False,  # Every life of a process begins with other parameters.
+    "seed_by_life": False,  # A successor begins with other parameters.
 }
 
 

@@ -1,4 +1,4 @@
-"""Small programs of two ranks, killed where they are told, each compared with its calm run."""
+"""Small programs of two ranks with kills, each compared with its run without kills."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from torch_warm import by_hand
 
-# rank, at(place): be killed there once; model, optimizer, batch(i), train(x): what a step does;
-# leave(...): what is compared.
+# Defines rank, model, optimizer, batch(i); at(place): where a kill may come, once; train(x): makes
+# the step; leave(...): writes what is compared.
 BEGIN = """
 import hashlib, json, math, os, random, signal, sys
 import torch, torch.distributed as dist, holdfast.torch as hf
@@ -57,7 +57,7 @@ def small(
     environment: dict[str, str] | None = None,
     **config: Any,
 ) -> tuple[list[Any] | None, str]:
-    """Run BEGIN and a text; return what its ranks leave, None where it fails, and what it says.
+    """Run BEGIN and a text; return what the ranks leave (None: the program failed), and its output.
 
     `kills`: [rank, *place], each once.
     """
@@ -74,7 +74,7 @@ def small(
 def survives(
     folder: Path, text: str, kills: Sequence[Sequence[Any]], ranks: int = 2, **config: Any
 ) -> tuple[list[Any], str]:
-    """Assert that a program leaves the same when it is killed; return that, and what it says."""
+    """Assert that a program leaves the same with kills; return that, and the output with kills."""
     calm, said = small(folder / "calm", text, (), ranks, **config)
     assert calm is not None, said
     killed, said = small(folder / "job", text, kills, ranks, **config)

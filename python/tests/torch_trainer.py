@@ -1,4 +1,4 @@
-"""Run an example, end this process at places of its steps, and leave what State holds at the end.
+"""Run an example, kill this process at places of its steps, and write what State holds at the end.
 
 Arguments: the example, a folder, and the kills: JSON of [[rank, step, place], ...], each done once.
 Places: forward, backward, sum, update, evaluation, between.
@@ -27,7 +27,7 @@ states: list[hf.State] = []
 
 
 def come_to(place: str, *_: Any) -> None:
-    """End here if it is asked for, and was not done."""
+    """Kill this process if a kill is due at a place and was not made yet."""
     if not states:
         return
     state = states[0]
@@ -40,7 +40,7 @@ def come_to(place: str, *_: Any) -> None:
 
 
 class Watched(hf.State):
-    """A State that is known here, and whose evaluations are a place."""
+    """A State that is noted in `states`, and whose once() has a place."""
 
     def __init__(self, *things: Any, **named: Any) -> None:
         super().__init__(*things, **named)
@@ -59,12 +59,12 @@ class Watched(hf.State):
 
 
 def digest(value: Any) -> str:
-    """Return a few letters that stand for a value."""
+    """Return a digest of a value."""
     return hashlib.sha256(dumps(value)).hexdigest()[:16]
 
 
 def end() -> None:
-    """Leave what State holds, by name."""
+    """Write what State holds, by name, then do the usual."""
     state = states[0]
     found = {name: digest(value) for name, value in contents_of(state)}
     result = {"n": state.n, "kept": found}
@@ -73,7 +73,7 @@ def end() -> None:
 
 
 def backward(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-    """Be torch.Tensor.backward, in whose first gradient a place is."""
+    """Replace torch.Tensor.backward: with a place at its first gradient, and one after it."""
     tensor.register_hook(lambda _: come_to("backward"))
     plain_backward(tensor, *args, **kwargs)
     come_to("sum")

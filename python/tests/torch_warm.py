@@ -1,7 +1,7 @@
 """Programs as children of one process that has PyTorch already.
 
-To import PyTorch costs each process four seconds of a processor. What `holdfast run` starts pays
-that, as a user's does. What it is compared with need not, nor what is replaced by hand.
+The import of PyTorch costs each process four seconds of a processor. Processes of `holdfast run`
+pay that, as a user's do. Undisturbed runs, and jobs that are started by hand, need not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch_job import HERE, LIMIT_S
 
 from holdfast._launch import free_port
 
-# For programs: refused(text, call) sees that a call raises a UserError with a text.
+# For programs: refused(text, call) checks that a call raises a UserError with a text.
 REFUSED = """
 from holdfast import UserError
 def refused(text, call):
@@ -43,19 +43,19 @@ _CONTEXT.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.fs
 def _live(
     log: str, environment: dict[str, str], life: Callable[..., Any], words: list[str]
 ) -> None:
-    """Be such a process."""
+    """Run one process of a job: `life` with `words`, its output in `log`."""
     os.environ.update(environment)
     file = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
     os.chdir(Path(log).parent)
-    multiprocessing.set_start_method("fork", force=True)  # Of a program's own: the usual one.
+    multiprocessing.set_start_method("fork", force=True)  # As usual in a program.
     life(*words)
 
 
 def _program(*words: str) -> None:
-    """Be a program, and end as one does: with exit handlers, while its variables are there."""
+    """Run a program to its end: its exit handlers run while its variables still exist."""
     sys.argv = list(words)
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__file__ = words[0]
@@ -79,7 +79,7 @@ def _started(*arguments: Any) -> BaseProcess:
 
 
 def say(text: str, log: Path) -> str:
-    """Run a text as a program that is a world of its own; return what it writes."""
+    """Run a text as a program without a job; return its output."""
     process = _started(str(log), {}, _text, [text])
     try:
         process.join(LIMIT_S)
@@ -97,7 +97,7 @@ def by_hand(
     environment: dict[str, str] | None = None,
     deaths: int = 0,
 ) -> tuple[bool, str]:
-    """Run a job whose processes are started by hand; folder/warm-<rank> is what each writes.
+    """Run a job whose processes are started by hand; each writes to folder/warm-<rank>.
 
     `deaths`: how many are killed and replaced. Returns whether it ended well, and what it said.
     """
@@ -130,7 +130,7 @@ def by_hand(
                     continue
                 del under_way[node]
                 log = (folder / f"warm-{node}").read_text()
-                gives_up = log.count("MarkedError: ") > given_up[node]  # So that all start again.
+                gives_up = log.count("MarkedError: ") > given_up[node]  # All start again then.
                 given_up[node] += gives_up
                 if gives_up or (process.exitcode == -signal.SIGKILL and deaths):
                     deaths -= not gives_up
@@ -148,7 +148,7 @@ def by_hand(
 def undisturbed(
     folder: Path, words: list[str], ranks: int, environment: dict[str, str] | None = None
 ) -> None:
-    """Run a job by hand, of which nobody is killed."""
+    """Run a job by hand without kills, and assert that it ends well."""
     ended_well, said = by_hand(folder, words, ranks, environment)
     assert ended_well, said
 

@@ -1,9 +1,9 @@
-"""A toy trainer in image mode: its whole state is private bytes, so a run has one right result.
+"""A toy trainer in image mode: all its state is private bytes, and a run has one right result.
 
     trainer_core.py --steps N --out DIR [--pause S] [--size BYTES]
 
 Every rank writes DIR/rank-<r>: its version, then its state. The state of step n is a function of
-all ranks' states of step n - 1, so nothing that is lost, doubled or mixed up can come out right.
+all ranks' states of step n - 1, so a lost, doubled or mixed up state gives a wrong result.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def first_state(rank: int, size: int) -> bytes:
 
 
 def next_state(state: bytes, rank: int, step: int, total: int) -> bytes:
-    """Return the state after `step`, which depends on all ranks' by `total`."""
+    """Return the state after `step`. `total` makes it depend on all ranks' states."""
     seed = hashlib.sha256(state + struct.pack("<qqq", rank, step, total)).digest()
     return hashlib.shake_128(seed).digest(len(state))
 
 
 def number_of(state: bytes) -> int:
-    """Return a number that stands for a state in the exchange."""
+    """Return the number that a rank exchanges in place of its state."""
     return int.from_bytes(state[:5], "little")
 
 

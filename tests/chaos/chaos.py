@@ -31,11 +31,11 @@ references = {}
 
 
 def reference(arguments, scenario, folder):
-    """The final file, the steps and the ends of an undisturbed run, made once per settings."""
+    """The final file, steps and ends of an undisturbed run, which is made once for each settings()."""
     key = settings(scenario)
     if key not in references:
         path = folder / f"reference-{len(references)}"
-        shutil.rmtree(path, ignore_errors=True)  # Of one that failed.
+        shutil.rmtree(path, ignore_errors=True)  # Left by a run that failed.
         path.mkdir()
         with Job(arguments.bin, path, program(arguments, scenario, path / "final"), scenario["workers"]) as job:
             if job.wait() != 0:
@@ -50,7 +50,7 @@ def reference(arguments, scenario, folder):
 
 
 def strike(job, rng, wave, scenario):
-    """Kills one wave's victims; says of each that was alive what it was and when."""
+    """Kills the victims of one wave; returns for each that was alive what it was, and when."""
     if wave[0] == SOON:  # A promotion takes some milliseconds, a new process a tenth of a second.
         wave = wave[1:]
         time.sleep(rng.random() * (0.01 if scenario["spares"] else 0.2))
@@ -73,7 +73,7 @@ def strike(job, rng, wave, scenario):
 
 
 def trial(arguments, number, folder):
-    """Runs one trial; what it was, for the journal. Raises a Violation or a TimeoutError."""
+    """Runs one trial; returns its line of the journal. Raises a Violation or a TimeoutError."""
     rng = random.Random(f"{arguments.seed}-{number}")
     scenario = draw(rng, number)
     final, undisturbed, ends = reference(arguments, scenario, folder)
@@ -107,7 +107,7 @@ def trial(arguments, number, folder):
 
 
 def report(trials, seed, seconds):
-    """Counts of kills, by everything that was drawn."""
+    """Prints counts of kills, by everything that was drawn."""
     well = [each for each in trials if "violation" not in each]
     kills = Counter()
     for each in well:
@@ -164,9 +164,9 @@ def main():
         trials = [json.loads(line) for line in arguments.journal.read_text(encoding="utf-8").splitlines()]
     began = time.monotonic()
     run(arguments, trials, folder)
-    failures = sum("violation" in each for each in trials)  # Those of the journal as well.
+    failures = sum("violation" in each for each in trials)  # Includes those in the journal.
     report(trials, arguments.seed, time.monotonic() - began)
-    if not failures:  # Else logs and traces of the trials that failed stay.
+    if not failures:  # Otherwise logs and traces of failed trials stay.
         shutil.rmtree(folder)
     return 1 if failures else 0
 

@@ -1,4 +1,4 @@
-"""What must hold of a job's trace, whoever was killed. Each check raises a Violation."""
+"""What must be true of a job's trace, whichever processes were killed. Each check raises a Violation."""
 import re
 from collections import defaultdict
 
@@ -22,8 +22,8 @@ def steps_of(trace):
 def check_steps(trace, scenario, undisturbed):
     """Every rank made every step exactly once, over all processes that had the rank, from the same samples.
 
-    The undisturbed run's lines say, for every rank and step, the loss (and the digest of the samples where
-    the program tells it): the same double for the same samples and parameters only.
+    For every rank and step, lines of the undisturbed run have the loss, and the digest of the samples where
+    the program traces it. The loss is the same double only if samples and parameters are the same.
     """
     made = steps_of(trace)
     for (rank, step), lines in sorted(made.items()):
@@ -53,7 +53,7 @@ def check_undisturbed(trace, scenario, seed, samples):
 
 
 def ends_of(log_folder):
-    """rank → what its processes said of the state they ended with. A promoted spare says it in its own log."""
+    """rank → the lines of its processes on the state they ended with. Those of promoted spares are in their own logs."""
     ends = defaultdict(set)
     for path in log_folder.glob("*.log"):
         for rank, said in re.findall(r"^rank (\d+) of \d+: (done after step .*)$", path.read_text(errors="replace"), re.M):
@@ -73,7 +73,7 @@ def check_ends(ends, scenario, undisturbed):
 
 
 def check_generation(trace, scenario):
-    """Where the scheduler alone died nobody stops: the training stays in its first generation."""
+    """If the scheduler alone died, no rank stops: the training stays in its first generation."""
     if scenario["fault"] != "the scheduler":
         return
     later = [line for line in trace.events("step") if line["generation"] > 1]
@@ -99,6 +99,6 @@ def recoveries(trace, workers):
 
 
 def in_recovery(trace, workers, kills):
-    """How many of the kills (with "t_ns") came in the midst of a recovery from another."""
+    """The number of kills (with "t_ns") that came during the recovery from another."""
     spans = recoveries(trace, workers)
     return sum(any(begin < kill["t_ns"] < end for begin, end in spans) for kill in kills)

@@ -1,4 +1,4 @@
-"""Runs one job under msrun, kills what the test says, and tells what came of it.
+"""Runs one job under msrun, kills processes of it, and reads its trace.
 
 Processes are found through the trace (HOLDFAST_TRACE): every process writes its pid and rank there.
 Nothing here knows how Holdfast works inside.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 class Trace:
-    """What all processes of a job have written so far; poll() reads on."""
+    """What all processes of a job have traced so far. poll() reads more."""
 
     def __init__(self, folder):
         self.folder = Path(folder)
@@ -37,12 +37,12 @@ class Trace:
         return [line for line in self.lines if line["event"] == name]
 
     def pid_of(self, rank):
-        """Of the newest process that has this rank; None if there was none yet."""
+        """The pid of the newest process that has this rank; None if there is none yet."""
         found = [x for x in self.lines if x.get("rank") == rank and x["event"] in ("repair", "resume", "step")]
         return max(found, key=lambda x: x["t_ns"])["pid"] if found else None
 
     def pids_of(self, rank):
-        """Of all processes that trained as this rank."""
+        """The pids of all processes that trained as this rank."""
         return {x["pid"] for x in self.events("resume") if x.get("rank") == rank}
 
     def scheduler_pid(self):
@@ -53,7 +53,7 @@ class Trace:
         return max((x["step"] for x in self.events("step")), default=0)
 
     def ready_spares(self):
-        """How many wait now: with the program's start behind them. Those that were given a place wait no more."""
+        """The number of spares that are ready and wait for a place."""
         gone = {e["pid"] for e in self.events("promoted")}
         return sum(alive(pid) for pid in {e["pid"] for e in self.events("waiting")} - gone)
 
@@ -95,17 +95,17 @@ def processes_of(job):
 
 
 def leftovers(job):
-    """Files of this job that lie where they should not any more."""
+    """Files of this job that were not removed."""
     return [str(p) for base in ("/dev/shm", "/tmp") for p in Path(base).glob(f"holdfast-{os.getuid()}/{job}*")]
 
 
 def die_with_parent():
-    """In the child: a test that is killed must leave no job behind."""
+    """To be called in a child: makes it end with its parent, so that a killed test leaves no job."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 class Job:
-    """msrun with a program. Use as a context manager: whatever happens, nothing of it is left running."""
+    """msrun with a program. A context manager, which leaves no process of the job running."""
 
     def __init__(self, bin_folder, folder, program, workers, spares=0, max_restarts=10, env=None):
         self.folder = Path(folder)
@@ -138,7 +138,7 @@ class Job:
         return (self.folder / "msrun.txt").read_text(errors="replace")
 
     def until(self, condition, limit=60, what="the condition", every=0.001):
-        """Polls the trace until condition(trace) holds; False if the job ended before. `every`: seconds in between."""
+        """Polls the trace every `every` seconds until condition(trace) is true. False: the job ended before."""
         end = time.monotonic() + limit
         while True:
             self.trace.poll()

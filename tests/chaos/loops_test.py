@@ -23,7 +23,7 @@ class Loops(unittest.TestCase):
     undisturbed = {}  # By the norm that gradients are clipped to.
 
     def run_with(self, *deaths, spares=0, clip=0):
-        """The saved file, and what each rank says last and between the loops, of a run with these deaths."""
+        """Runs with these deaths; returns the saved file, and what each rank prints last and between the loops."""
         folder = Path(tempfile.mkdtemp(prefix="holdfast-test-"))
         self.addCleanup(shutil.rmtree, folder)
         program = [arguments.bin / "two_loops", "--save", folder / "final", "--clip", clip]
@@ -39,7 +39,7 @@ class Loops(unittest.TestCase):
         seen = dict(re.findall(r"^rank (\d+): (seen .*) after step 12$", said, re.MULTILINE))
         killed = {x["process"] for x in job.trace.events("died") if x["exit_code"] == 128 + signal.SIGKILL}
         workers = {x["process"] for x in job.trace.events("spawn") if x["role"] == "worker"}
-        self.assertEqual(len(killed & workers), len(deaths))  # A spare that is not needed is killed, too.
+        self.assertEqual(len(killed & workers), len(deaths))  # Unneeded spares are killed as well, so count workers.
         return (folder / "final").read_bytes(), ends, seen
 
     def same_with(self, *deaths, spares=0, clip=0):
@@ -71,7 +71,7 @@ class Loops(unittest.TestCase):
 
 
 class Drift(unittest.TestCase):
-    """A rank that changes a parameter for itself."""
+    """A rank alone changes a parameter."""
 
     def run_with(self, *options, drift):
         folder = Path(tempfile.mkdtemp(prefix="holdfast-test-"))

@@ -1,4 +1,4 @@
-"""Which samples each rank takes in each step, worked out a second time from what docs say of the order."""
+"""Which samples each rank takes in each step: a second implementation, from the order in the documents."""
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 
@@ -31,12 +31,12 @@ def place(seed, size, i):
 
 
 def digest(samples):
-    """What a step's line says of its samples."""
+    """The digest of samples as in a step's trace line."""
     return sum(mix(i + 1) for i in samples) & MASK
 
 
 def wrong_samples(made, scenario, seed, size):
-    """The first thing wrong with the samples of a run that made every step, or None.
+    """The first error in the samples of a run that made every step; None: no error.
 
     `made`: (rank, step) → its lines. In each epoch no sample comes twice over all ranks and steps, what is
     left out is less than a step, and every line has the digest of the samples that are its rank's.

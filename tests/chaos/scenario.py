@@ -1,14 +1,14 @@
-"""What one trial of the chaos is: world size, optimizer, model, spares, and who is killed when.
+"""The scenarios of the chaos trials: world size, optimizer, model, spares, which processes are killed and when.
 
-Faults, world sizes and optimizers go round, so that every combination comes, and every world size and
-optimizer within the dozen trials of ./test; the rest is drawn.
+Faults, world sizes and optimizers are taken in turn, so that every combination comes. Every world size and
+optimizer comes within the dozen trials of ./test. The rest is drawn.
 """
 
 OPTIMIZERS = ["sgd", "momentum", "adam", "adamw"]
 WORKERS = [1, 4, 2, 4]
 SEED = 3
 STEPS = [60, 90]  # Few, so that trials share their undisturbed runs.
-SOON = "soon"  # Before a wave: not at a step, but while the others recover from the wave before.
+SOON = "soon"  # First in a wave: kill not at a step, but during the recovery from the wave before.
 
 # Name → waves of victims, drawn from a Random for a world size.
 FAULTS = {
@@ -22,7 +22,7 @@ FAULTS = {
     "the scheduler in mid-recovery": lambda r, n: [[r.randrange(n)], [SOON, "scheduler"]],
     "the same rank twice": lambda r, n: [[k := r.randrange(n)], [k]],
 }
-SEVERAL = {"two at once", "all at once"}  # Mean something only where there are several workers.
+SEVERAL = {"two at once", "all at once"}  # Only for several workers.
 
 
 def draw(rng, number):
@@ -31,7 +31,7 @@ def draw(rng, number):
     workers = WORKERS[number % len(WORKERS)]
     if workers == 1 and fault in SEVERAL:
         workers = 4
-    turn = number + number // len(WORKERS)  # Else each optimizer would meet one world size alone.
+    turn = number + number // len(WORKERS)  # Otherwise each optimizer would have only one world size.
     return {
         "workers": workers, "fault": fault, "optimizer": OPTIMIZERS[turn % len(OPTIMIZERS)],
         "rich": rng.random() < 0.5,  # dropout and batch norm in the model
@@ -53,5 +53,5 @@ def program(arguments, scenario, save):
 
 
 def settings(scenario):
-    """What two runs must have in common for their bits to be equal."""
+    """The values that must be the same in two runs for equal bits."""
     return tuple(scenario[k] for k in ("workers", "optimizer", "rich", "batch", "steps", "clip"))

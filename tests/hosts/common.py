@@ -9,12 +9,12 @@ from fleet import Fleet  # noqa: E402
 
 
 def fleet_of(count: int, build: Path) -> Fleet:
-    """Hosts that see the sources and this build folder, also where these lie in what each host has of its own."""
+    """Hosts that see the sources and the build folder, even if these lie in /tmp or /dev/shm."""
     own = (Path("/tmp"), Path("/dev/shm"))
     return Fleet.up(count, shared=[path for path in {ROOT, build} if any(path.is_relative_to(folder) for folder in own)])
 
 
-# Rank 0 says in the end what it has, to the last bit.
+# At the end, rank 0 prints a digest of what it has.
 SAYS = """\
         import hashlib
         digest = hashlib.sha256()
@@ -27,7 +27,7 @@ RESULT = r"loss \S+ state \w+"
 
 
 def write_training(path: Path) -> None:
-    """The PyTorch example with its patch, for EPOCHS (12) epochs, and with SAYS."""
+    """Writes the PyTorch example with its patch, for EPOCHS (default 12) epochs, and with SAYS."""
     path.write_text((ROOT / "examples/pytorch/mlp.py").read_text())
     with open(ROOT / "examples/pytorch/mlp.diff") as patch:
         subprocess.run(["patch", "-s", path], stdin=patch, check=True)

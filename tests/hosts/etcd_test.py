@@ -18,15 +18,15 @@ from common import fleet_of
 from hosts_test import setUpModule  # noqa: F401
 from job_test import Job
 
-ETCD = 3  # The host that has it, beside those of the job.
+ETCD = 3  # The host of etcd, beside those of the job.
 LEASE_S = 2
-FEW, MANY = 300, 1500  # Steps; the latter take longer than the lease.
+FEW, MANY = 300, 1500  # Steps. MANY take longer than the lease.
 EXPECTED = {}  # By the number of steps: the state of each rank on one host.
 
 
 class Etcd(unittest.TestCase):
     def setUp(self):
-        # Of all folders, /tmp and /dev/shm alone are not the hosts' in common.
+        # Hosts share all folders except /tmp and /dev/shm.
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(dir="/var/tmp")))
 
     def one_host(self, steps):
@@ -35,7 +35,7 @@ class Etcd(unittest.TestCase):
         return EXPECTED[steps]
 
     def with_etcd(self):
-        """Hosts 0 and 1 for a job, host 2 to spare, and etcd on a host that stays."""
+        """Hosts 0 and 1 for a job, spare host 2, and etcd on a host that is never lost."""
         fleet = self.enterContext(fleet_of(4, job_test.BUILD))
         self.fleet_ = fleet
         address = fleet.address(ETCD)
@@ -47,7 +47,7 @@ class Etcd(unittest.TestCase):
         return fleet, {"HOLDFAST_ETCD": client}
 
     def keys(self):
-        """What is left in etcd."""
+        """The keys that are left in etcd."""
         command = ["curl", "-s", f"http://{self.fleet_.address(ETCD)}:2379/v3/kv/range", "-d", '{"key":"Lw==","range_end":"MA=="}']
         return self.fleet_.run(ETCD, command, capture_output=True, text=True, timeout=10).stdout
 
@@ -57,7 +57,7 @@ class Etcd(unittest.TestCase):
         return self.fleet_.run(host, command, env=bare, capture_output=True, text=True, cwd="/", timeout=30).stdout.replace(" ", "")
 
     def begin(self, name, steps):
-        """A job of 2 x 2 ranks with a spare host, whose other schedulers stand by."""
+        """A job of 2 x 2 ranks with a spare host. Its other schedulers stand by."""
         fleet, env = self.with_etcd()
         job = Job(self.folder / name, fleet, 2, 2, env=env, steps=steps, pause=2000, hold=40)
         job.start(2, "--spare_host=True")
@@ -67,17 +67,17 @@ class Etcd(unittest.TestCase):
 
     @staticmethod
     def scheduler(job):
-        """The pid of the job's first one."""
+        """The pid of the job's first scheduler."""
         pids = [pid for pid in job.pids(0, "MS_SCHED") if b"HOLDFAST_STANDBY=1" not in (Path("/proc") / str(pid) / "environ").read_bytes().split(b"\0")]
         return pids[0]
 
     @staticmethod
     def schedulers(job):
-        """What those that have served so far have told at their start."""
+        """The start events of all schedulers that have served so far, in order of time."""
         return sorted((event for event in job.events("start") if event["role"] == "scheduler"), key=lambda event: event["t_ns"])
 
     def until_all_step(self, job, since_ns):
-        """When all ranks had made a step since then."""
+        """Waits until all ranks have made a step after a time; returns when."""
         first = {}
 
         def all_step():
@@ -122,7 +122,7 @@ class Etcd(unittest.TestCase):
         job.until_step(60)
         fleet.kill(0)
         job.agents.pop(0).wait()
-        job.start(0, at=2)  # At once: before anybody has taken over.
+        job.start(0, at=2)  # At once, before another scheduler has taken over.
         self.assertEqual(job.wait(), expected)
         self.assertEqual(len(job.events("takeover")), 1)
 
@@ -134,7 +134,7 @@ class Etcd(unittest.TestCase):
         job.until_step(60)
         job.agents.pop(0).kill()
         job.until(lambda: job.events("takeover"), "the takeover")
-        job.start(0)  # It comes in a run of its own, and takes part in that of the journal.
+        job.start(0)  # It has a run id of its own, and joins the run in the journal.
         job.until_step(job.newest_step() + 60)
         for host in (0, 1):
             job.agents.pop(host).kill()
@@ -165,7 +165,7 @@ class Etcd(unittest.TestCase):
         self.server.send_signal(signal.SIGSTOP)
         job.until(lambda: "may have ended, so this process ends" in job.logs(), "the end of the scheduler")
         step = job.newest_step()
-        job.until_step(step + 50)  # Without a scheduler.
+        job.until_step(step + 50)  # These steps are made without a scheduler.
         self.server.send_signal(signal.SIGCONT)
         job.until(lambda: len(job.events("takeover")) == 2, "another takeover")
         os.kill(random.choice(job.pids(1)), signal.SIGKILL)
@@ -175,7 +175,7 @@ class Etcd(unittest.TestCase):
         expected = self.one_host(MANY)
         job = self.begin("still", MANY)
         stopped = self.scheduler(job)
-        for pid in (job.agents[0].pid, stopped):  # Its agent would replace it sooner.
+        for pid in (job.agents[0].pid, stopped):  # Stop its agent too, which would replace it sooner.
             os.kill(pid, signal.SIGSTOP)
         stopped_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         job.until(lambda: job.events("takeover"), "the takeover")
@@ -191,7 +191,7 @@ class Etcd(unittest.TestCase):
               f"{pause_ns / 1e6:.0f} ms; a worker killed then: all ranks had made a step {(stepped_ns - taken_ns) / 1e6:.0f} ms after the takeover", file=sys.stderr)
         self.assertEqual(job.wait(), expected)
         self.assertLess(taken_ns - stopped_ns, (LEASE_S + 2) * 1e9)
-        # Either its clock says so first, or etcd does.
+        # The scheduler learns it by its clock or from etcd, whichever comes first.
         self.assertRegex(job.logs(), "so this process ends: .*lease.*ended|lease in etcd may have ended, so this process ends")
         self.assertNotIn('"kvs"', self.keys())
 

@@ -18,13 +18,13 @@ from common import ROOT, fleet_of
 from hosts_test import setUpModule  # noqa: F401
 
 arguments = argparse.Namespace()
-LIMIT_S = 120  # Reached by a hang alone.
+LIMIT_S = 120  # Only a hang takes so long.
 PROGRAMS = ROOT / "python" / "tests"
 
 
 class Faces(unittest.TestCase):
     def setUp(self):
-        # Of all folders, /tmp and /dev/shm alone are not the hosts' in common.
+        # Hosts share all folders except /tmp and /dev/shm.
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(dir="/var/tmp")))
         token = self.folder / "token"
         token.touch(mode=0o600)
@@ -47,7 +47,7 @@ class Faces(unittest.TestCase):
             return process
 
     def torch(self, name, fleet, each, config, spares=0, spare_hosts=0):
-        """Start torch_program.py, on two hosts and spare ones or without any; return its agents, and how to start one again."""
+        """Start torch_program.py, on two hosts and spare hosts, or without hosts; return its agents, and a function that starts one again."""
         if not arguments.python:
             self.skipTest("no --python with PyTorch")
 
@@ -60,7 +60,7 @@ class Faces(unittest.TestCase):
         return [start(host) for host in range(2 + spare_hosts if fleet else 1)], start
 
     def msrun(self, name, fleet, *program):
-        """As above, by an msrun with one rank on each host."""
+        """Do as torch(), with msrun and one rank on each host."""
 
         def start(host, at=None):
             options = ["--worker_num=2", "--local_worker_num=1", f"--node_rank={host}", f"--master_addr={fleet.address(0)}",
@@ -97,7 +97,7 @@ class Faces(unittest.TestCase):
         agents.append(start(1, at=2))
 
     def why_lost(self, name, fleet, agents, start):
-        """As above. All have to end for the same reason, which is returned."""
+        """Do as lose(). All agents must end for the same reason; return it."""
         self.lose(fleet, agents, start)
         for agent in agents:
             self.assertEqual(agent.wait(LIMIT_S), 1, self.said(name))
@@ -154,7 +154,7 @@ class Faces(unittest.TestCase):
             agents, start = self.torch("lost", fleet, 1, {"kind": "ddp", "hold": 5})
             self.until(lambda: min(self.step("lost", rank) for rank in (0, 1)) == 5, "lost", agents)
             fleet.run(0, ["touch", self.folder / "lost" / "go"], check=True, cwd="/")
-            # What is under way is void, whether the survivor has left the step by now or not.
+            # The step under way is void, whether the survivor has left it by now or not.
             self.assertRegex(self.why_lost("lost", fleet, agents, start), r"^the state can not be recovered: it was at step \d+, and no copy of the private "
                              "part of rank 1 is left")
         self.assertEqual(list((self.folder / "lost").glob("result-*")), [])
@@ -175,7 +175,7 @@ class Faces(unittest.TestCase):
                     self.assertEqual(self.digests(f"calm{number}", self.msrun(f"calm{number}", fleet, *program)[0]), ends)
 
     def digests(self, name, agents):
-        """What each rank says of its state at the end."""
+        """Wait for the end; return each rank's line on its state."""
         for agent in agents:
             self.assertEqual(agent.wait(LIMIT_S), 0, self.said(name))
         logs = [(self.folder / name / f"log{rank}" / f"worker_{rank}.log").read_text() for rank in (0, 1)]
@@ -197,7 +197,7 @@ class Faces(unittest.TestCase):
             self.assertEqual(self.checkpoints("calm", self.msrun("calm", fleet, *program)[0]), ends)
 
     def checkpoints(self, name, agents):
-        """What each rank of MindSpore leaves at the end."""
+        """Wait for the end; return each rank's checkpoint of MindSpore."""
         for agent in agents:
             self.assertEqual(agent.wait(LIMIT_S), 0, self.said(name))
         return [(self.folder / name / f"final-{rank}.ckpt").read_bytes() for rank in (0, 1)]

@@ -21,7 +21,7 @@ from fleet import linux
 from hosts_test import setUpModule  # noqa: F401
 from job import Trace, free_port
 
-LIMIT_S = 120  # Reached by a hang alone.
+LIMIT_S = 120  # Only a hang takes so long.
 
 
 def words(*pairs):
@@ -30,7 +30,7 @@ def words(*pairs):
 
 
 class Job:
-    """The toy on `hosts` hosts with `each` ranks on each; or all on this machine, without hosts."""
+    """A job of bin/toy on `hosts` hosts with `each` ranks each; without a fleet, all on this machine."""
 
     def __init__(self, folder, fleet, hosts, each, *, steps=300, elements=20_000, pause=1000, optimizer="adam", private="own", hold=0, spares=0, more=(), env=()):
         assert fleet or hosts == 1
@@ -63,7 +63,7 @@ class Job:
             self.agents[host] = self.fleet.popen(host if at is None else at, command, **how) if self.fleet else subprocess.Popen(command, **how)
 
     def wait(self):
-        """The state of each rank, once all agents have ended well."""
+        """Waits until all agents have ended well; returns the state of each rank."""
         end = time.monotonic() + LIMIT_S
         codes = {host: self.ended(agent, end) for host, agent in self.agents.items()}
         assert set(codes.values()) == {0}, f"{codes}\n{self.logs()}"
@@ -92,7 +92,7 @@ class Job:
         self.until(lambda: self.newest_step() >= step, f"step {step}")
 
     def until_ready(self, condition, what):
-        """Waits for this in a job that holds at a step, and lets it go on."""
+        """Waits for a condition in a job that holds at a step, then lets the job go on."""
         self.until(condition, what)
         (self.out / "go").touch()
 
@@ -112,7 +112,7 @@ class Job:
             time.sleep(0.02)
 
     def pids(self, host, role="MS_WORKER"):
-        """Of the processes with this role and a place of this host, as this machine numbers them."""
+        """The pids, as this machine counts, of processes with this role and a place of this host."""
         found = []
         for process in Path("/proc").iterdir():
             if not process.name.isdecimal():
@@ -132,7 +132,7 @@ class Job:
 
 
 def begin_long_run(doc, counted, default):
-    """The options of a run that is repeated with random faults: how many of them, and what draws them."""
+    """Reads the options of a long run with random faults; returns how many, and the random generator."""
     global BUILD
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, required=True)
@@ -149,7 +149,7 @@ def begin_long_run(doc, counted, default):
 
 class OneJob(unittest.TestCase):
     def setUp(self):
-        # Of all folders, /tmp and /dev/shm alone are not the hosts' in common.
+        # Hosts share all folders except /tmp and /dev/shm.
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(dir="/var/tmp")))
 
     def fleet(self, count):
@@ -191,10 +191,10 @@ class OneJob(unittest.TestCase):
         job = Job(self.folder / "cut", fleet, 2, 2)
         job.until_step(40)
         fleet.cut(0, 1)
-        time.sleep(0.2)  # How long the cut is, not a wait for something.
+        time.sleep(0.2)  # The length of the cut.
         fleet.heal()
         self.assertEqual(job.wait(), expected)
-        self.assertEqual(len(job.events("recovered")), 1)  # The job's start.
+        self.assertEqual(len(job.events("recovered")), 1)  # Only at the job's start.
 
     def test_a_cut_of_seconds_costs_no_bit(self):
         expected = self.one_host(4)
@@ -261,7 +261,7 @@ class OneJob(unittest.TestCase):
         self.assertEqual(job.wait(), expected)
 
     def test_a_job_whose_last_state_is_lost_on_its_way_ends(self):
-        """A host is lost, and then the last state, while it goes to a spare host. Half of it is none."""
+        """A host is lost, and then the last copy of the state while it is sent to a spare host. Half a copy is no copy."""
         large = {"steps": 16, "elements": 40_000_000, "private": "same", "pause": 0}
         fleet = self.fleet(3)
         job = Job(self.folder / "lost", fleet, 2, 1, hold=3, **large)
@@ -275,7 +275,7 @@ class OneJob(unittest.TestCase):
         def repairs(by_rank):
             return [event for event in job.events("repair") if 4 <= event["version"] <= 16 and ("rank" in event) == by_rank]
         job.until(lambda: repairs(by_rank=False), "the order to receive the state")
-        for pid in givers:  # No more of it comes from now on.
+        for pid in givers:  # Stop what sends the state.
             os.kill(pid, signal.SIGSTOP)
         fleet.run(0, ["sh", "-c", "rm /dev/shm/holdfast-*/*/rank-0.arena"], check=True)
         for pid in givers:
@@ -295,7 +295,7 @@ class OneJob(unittest.TestCase):
             said = job.fleet.popen(0, ask, env=job.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
             return "host1" in said.communicate(timeout=LIMIT_S)[0]
 
-        # A job that ends before its spare host has found it leaves that one to wait for its scheduler.
+        # If the job ended before its spare host found it, the spare host would wait for a scheduler.
         job.until_ready(is_known, "the spare host")
         job.wait()
 
@@ -309,7 +309,7 @@ class OneJob(unittest.TestCase):
         self.assertEqual(job.wait(), expected)
 
     def test_a_live_host_whose_connections_are_all_reset_is_not_lost(self):
-        """As by a firewall's flush. Stopped, it can not come back for a while."""
+        """The reset is like a firewall's flush. The host is stopped, so that it can not reconnect for a while."""
         expected = self.one_host(4, steps=900, pause=0)
         fleet = self.fleet(3)
         job = Job(self.folder / "reset", fleet, 2, 2, steps=900, pause=3000, env={"HOLDFAST_HOST_TIMEOUT": "4"})
@@ -319,7 +319,7 @@ class OneJob(unittest.TestCase):
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
         fleet.run(1, ["ss", "-K", "state", "established"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(1)  # How long it is away: several times what was once enough to be lost.
+        time.sleep(1)  # How long it is away: several times what once made it count as lost.
         for pid in reversed(stopped):
             os.kill(pid, signal.SIGCONT)
         self.assertEqual(job.wait(), expected)
@@ -327,7 +327,7 @@ class OneJob(unittest.TestCase):
         self.assertNotIn("is lost with", job.logs())
 
     def test_a_host_that_comes_back_is_a_spare_host(self):
-        long = {"steps": 900, "pause": 3000}  # It has to outlast the return of the host.
+        long = {"steps": 900, "pause": 3000}  # The job has to last until the host has returned.
         expected = self.one_host(4, steps=900, pause=0)
         fleet = self.fleet(3)
         job = Job(self.folder / "back", fleet, 2, 2, hold=40, **long)

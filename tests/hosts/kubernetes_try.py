@@ -24,13 +24,13 @@ from common import RESULT, ROOT, fleet_of, write_training
 from hosts_test import setUpModule  # noqa: F401
 
 EXAMPLE = ROOT / "examples" / "kubernetes"
-LIMIT_S = 150  # Reached by a hang alone.
+LIMIT_S = 150  # Only a hang takes so long.
 PODS = 3
-EACH = 2  # Processes of a pod, in place of the example's 4.
+EACH = 2  # Processes in each pod; the example has 4.
 ZONE = "default.svc.cluster.local"
 OLDEST, NEWEST = "1.31", "1.37"
 PYTHON = Path(os.environ.get("HOLDFAST_PYTHON", sys.executable))
-# As the container runtime does it. $1: the image's own, $2: the pod's; then what is to run.
+# Does what a container runtime does. $1: what the image has, $2: what the pod has; then the command.
 CONTAINER = r"""
 set -eu
 image=$1 pod=$2 name=$3; shift 3
@@ -58,7 +58,7 @@ exec chroot /tmp/pod/root setpriv --reuid 1000 --regid 1000 --groups 1000 --boun
 
 
 def serve_names(file):
-    """A name server, for addresses of version 4. The file has them as JSON."""
+    """Runs a name server for IPv4 addresses, which a file has as JSON."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("0.0.0.0", 53))
         while True:
@@ -75,7 +75,7 @@ def serve_names(file):
 
 
 def manifest(tls):
-    """The job, as the API server gets it."""
+    """The manifests, as the API server gets them."""
     text = subprocess.run(["kubectl", "kustomize", EXAMPLE], check=True, capture_output=True, text=True).stdout if tls else (EXAMPLE / "train.yaml").read_text()
     return list(yaml.safe_load_all(text))
 
@@ -98,7 +98,7 @@ class Schema(unittest.TestCase):
             kubernetes_validate.validate(job, NEWEST, strict=True)
 
     def test_the_parts_fit_together(self):
-        """What the schema does not say."""
+        """Checks what the schema does not."""
         service, job = sorted(manifest(True), key=lambda part: part["kind"], reverse=True)
         spec, pod = job["spec"], job["spec"]["template"]["spec"]
         container, = pod["containers"]
@@ -108,7 +108,7 @@ class Schema(unittest.TestCase):
         self.assertEqual(settings["PET_RDZV_ENDPOINT"].partition(":")[0], f"{job['metadata']['name']}-0.{pod['subdomain']}")
         self.assertEqual(settings["PET_NNODES"].split(":")[1], str(spec["completions"]))
         self.assertEqual(spec["completions"], spec["parallelism"])
-        self.assertEqual(pod["restartPolicy"], "Never")  # As podFailurePolicy wants it.
+        self.assertEqual(pod["restartPolicy"], "Never")  # podFailurePolicy requires it.
         self.assertEqual({mount["name"] for mount in container["volumeMounts"]}, {volume["name"] for volume in pod["volumes"]})
 
 
@@ -116,7 +116,7 @@ class Pods(unittest.TestCase):
     expected = ""
 
     def setUp(self):
-        # Of all folders, /tmp and /dev/shm alone are not the hosts' in common.
+        # Hosts share all folders except /tmp and /dev/shm.
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(dir="/var/tmp", prefix="holdfast-kubernetes-")))
         self.folder.chmod(0o755)
         image = self.folder / "image"
@@ -133,7 +133,7 @@ class Pods(unittest.TestCase):
         self.pods, self.count = {}, 0
 
     def secrets(self, tls):
-        """As a volume of secrets looks with an fsGroup: files of root's that the group may read, by links."""
+        """Makes a folder like a volume of secrets with an fsGroup: links to files of root that the group may read."""
         folder = self.folder / f"secrets-{tls}"
         if folder.exists():
             return folder
@@ -153,7 +153,7 @@ class Pods(unittest.TestCase):
         return folder
 
     def start_pod(self, index, at=None, tls=False, **other):
-        """What the kubelet does. The pod's name is known at once, or when the test says so."""
+        """Starts a pod as the kubelet does. The test decides when the pod's name is known."""
         host = index if at is None else at
         job = next(part for part in manifest(tls) if part["kind"] == "Job")
         container = job["spec"]["template"]["spec"]["containers"][0]
@@ -189,7 +189,7 @@ class Pods(unittest.TestCase):
         return found
 
     def in_training(self):
-        """By what `holdfast status` says in pod 0."""
+        """Waits until the job trains, by what `holdfast status` says in pod 0."""
         def there():
             done = self.in_pod(0, "holdfast", "status", "--json")
             return done.returncode == 0 and min((rank["version"] for rank in json.loads(done.stdout)["ranks"]), default=0) >= 40
@@ -197,22 +197,22 @@ class Pods(unittest.TestCase):
         self.assertEqual([pod.poll() for pod in self.pods.values()], [None] * PODS, self.said())
 
     def in_pod(self, index, *command):
-        """kubectl exec."""
+        """Runs a command in a pod, as kubectl exec does."""
         host, first = self.pods[index].host, self.first_process(index)
         return self.fleet.run(host, ["nsenter", "-t", first, "-m", "-p", "-r", "-w", "setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups", *command],
                               capture_output=True, text=True, cwd="/", timeout=LIMIT_S, env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOLDFAST_TOKEN_FILE": "/run/holdfast/token"})
 
     def first_process(self, index):
-        """Of a pod, as its host counts: the child of unshare."""
+        """The pid of a pod's first process on its host: the child of unshare."""
         listed = self.fleet.run(self.pods[index].host, ["pgrep", "-f", "^/bin/sh -euc"], stdout=subprocess.PIPE, text=True, cwd="/", timeout=LIMIT_S).stdout
         return listed.split()[0] if listed.split() else "0"
 
     def stop_pod(self, index):
-        """What the kubelet does with a pod that is deleted."""
+        """Stops a pod, as the kubelet does when the pod is deleted."""
         self.fleet.run(self.pods[index].host, ["kill", "-TERM", self.first_process(index)], check=True, cwd="/", timeout=LIMIT_S)
 
     def end(self):
-        """All exit codes."""
+        """Waits for all pods; returns their exit codes."""
         until = time.monotonic() + LIMIT_S
         for pod in self.pods.values():
             try:
@@ -227,11 +227,11 @@ class Pods(unittest.TestCase):
         return found.pop()
 
     def undisturbed(self):
-        """Pod 0 comes last, and its name later still."""
+        """The result of a run without faults, in which pod 0 starts last, and its name is known even later."""
         if not Pods.expected:
             for index in (1, 2, 0):
                 self.start_pod(index)
-            time.sleep(3)  # How long the name is unknown, not a wait for something.
+            time.sleep(3)  # How long the name is unknown.
             self.assertEqual([pod.poll() for pod in self.pods.values()], [None] * PODS, self.said())
             self.name_pod(0)
             self.assertEqual(self.end(), dict.fromkeys(range(PODS), 0), self.said())
@@ -240,7 +240,7 @@ class Pods(unittest.TestCase):
         return Pods.expected
 
     def forget(self):
-        """What the pods of a job said that has ended."""
+        """Removes the output of the pods of a job that has ended."""
         for said in self.folder.glob("pod-*/said"):
             said.unlink()
 
@@ -271,7 +271,7 @@ class Pods(unittest.TestCase):
         self.assertEqual(self.result(), expected)
 
     def test_the_first_pods_node_is_lost(self):
-        """The controller makes another one elsewhere. The others go, and begin anew with it."""
+        """The controller makes the pod again on another node. The other pods end, and start again with it."""
         expected = self.undisturbed()
         self.start()
         self.fleet.kill(0)

@@ -15,7 +15,7 @@ from pathlib import Path
 from common import fleet_of
 from hosts_test import setUpModule  # noqa: F401
 
-LIMIT_S = 120  # Reached by a hang alone.
+LIMIT_S = 120  # Only a hang takes so long.
 NAMES = "RANK LOCAL_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID"
 PROGRAM = f"""
 import json, os, socket, sys, time
@@ -47,7 +47,7 @@ while not (folder / "go").exists():
 
 class Launch(unittest.TestCase):
     def setUp(self):
-        # Of all folders, /tmp and /dev/shm alone are not the hosts' in common.
+        # Hosts share all folders except /tmp and /dev/shm.
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(dir="/var/tmp")))
         self.fleet = self.enterContext(fleet_of(2, BUILD))
         self.program = self.folder / "program.py"
@@ -78,7 +78,7 @@ class Launch(unittest.TestCase):
         return found
 
     def status(self, host):
-        """By what the agent there knows: no setting says anything of the job."""
+        """The status of the job on a host, without settings: only the agent there knows the job."""
         done = self.fleet.run(host, [BUILD / "bin" / "holdfast", "status"], env=self.bare, capture_output=True, text=True, cwd="/", timeout=LIMIT_S)
         return done.stdout if done.returncode == 0 else ""
 
@@ -98,7 +98,7 @@ class Launch(unittest.TestCase):
             self.assertEqual(host, f"host{node}")
             self.assertEqual(list(found.values()), [*map(str, (rank, local, rank, 4, 2, node, 2)), self.fleet.address(0), "29401", "x7"])
             self.assertTrue((self.folder / "log" / f"worker_{rank}.log").exists())
-        for host in (0, 1):  # Neither memory nor processes of the job are left.
+        for host in (0, 1):  # No memory and no process of the job is left.
             self.assertEqual(self.status(host), "")
             left = self.fleet.run(host, ["sh", "-c", "ls /dev/shm"], capture_output=True, text=True, cwd="/", timeout=LIMIT_S)
             self.assertEqual(left.stdout, "")

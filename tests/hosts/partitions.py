@@ -14,13 +14,13 @@ from common import fleet_of
 from job_test import Job, begin_long_run
 
 HOSTS = (0, 1, 2)
-STEPS, LAST = 4000, 2500  # None begins after step LAST: the job has to outlast each of them, or who is cut off misses its end.
+STEPS, LAST = 4000, 2500  # No partition begins after step LAST: a host that is cut off when the job ends would miss the end.
 STEPS_BETWEEN = 40
 DURATIONS_S = (0.05, 0.2, 0.5, 0.7, 0.9, 1.5, 3.0)
 
 
 def shape_of(rng):
-    """A name for a partition, and the arguments of `Fleet.cut` that make it."""
+    """A random partition: its name, and the arguments of `Fleet.cut` that make it."""
     host, pair = rng.choice(HOSTS), rng.sample(HOSTS, 2)
     return rng.choice([
         (f"host {host} cut off", [(host, None, False)]),
@@ -34,21 +34,21 @@ def shape_of(rng):
 
 
 def partition(fleet, rng):
-    """One more cut may come in the midst of the first one."""
+    """Makes a partition, perhaps with a second one during it; returns words on it."""
     said = []
     for _ in range(rng.choice([1, 1, 1, 2])):
         name, cuts = shape_of(rng)
         for first, second, one_way in cuts:
             fleet.cut(first, second, one_way=one_way)
         duration = rng.choice(DURATIONS_S)
-        time.sleep(duration)  # How long the cut is, not a wait for something.
+        time.sleep(duration)  # The length of the cut.
         said.append(f"{name} for {duration} s")
     fleet.heal()
     return ", then ".join(said)
 
 
 def play(job, fleet, rng, most):
-    """What was cut, while the job made its steps."""
+    """Makes partitions while the job makes its steps; returns words on them."""
     said = []
     while len(said) < most and (newest := job.newest_step()) < LAST:
         said.append(partition(fleet, rng))

@@ -19,10 +19,10 @@ from common import RESULT, ROOT, fleet_of, write_training
 from hosts_test import setUpModule  # noqa: F401
 from job import Trace
 
-LIMIT_S = 300  # Reached by a hang alone. Slurm begins a job again after two minutes.
-NODES = (1, 2, 3)  # Host 0 is the controller, where people call sbatch.
-EACH = 2  # Processes of a node.
-LOST_S = 20  # After this silence Slurm calls a node lost.
+LIMIT_S = 300  # Only a hang takes so long. Slurm starts a job again after two minutes.
+NODES = (1, 2, 3)  # Host 0 is the controller, where sbatch is called.
+EACH = 2  # Processes on each node.
+LOST_S = 20  # The silence after which Slurm counts a node as lost.
 PYTHON = os.environ.get("HOLDFAST_PYTHON", sys.executable)
 RUNNING = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "openssl")
@@ -55,7 +55,7 @@ class Slurm(unittest.TestCase):
     expected = ""
 
     def setUp(self):
-        # Of all folders, /tmp and /dev/shm alone are not the hosts' in common.
+        # Hosts share all folders except /tmp and /dev/shm.
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(dir="/var/tmp", prefix="holdfast-slurm-")))
         (self.folder / "state").mkdir()
         (self.folder / "home").mkdir(mode=0o700)
@@ -73,7 +73,7 @@ class Slurm(unittest.TestCase):
         self.until(lambda: self.call("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * len(NODES), "three idle nodes")
 
     def install_holdfast(self):
-        """On the PATH, as pip does it."""
+        """Puts the command `holdfast` on the PATH, as pip does."""
         script = self.folder / "bin" / "holdfast"
         script.parent.mkdir()
         script.write_text(f'#!/bin/sh\nexec {PYTHON} -m holdfast "$@"\n')
@@ -83,7 +83,7 @@ class Slurm(unittest.TestCase):
                     "PATH": f"{script.parent}:{os.environ['PATH']}", "PYTHONPATH": str(BUILD / "python")}
 
     def start_node(self, host):
-        """The daemons of a host, each with a munged of its own."""
+        """Starts the daemons of a host, with a munged of the host's own."""
         munged = ["munged", "--foreground", "--force", f"--key-file={self.folder}/munge.key",
                   *(f"--{what}-file=/tmp/munge.{what}" for what in ("log", "pid", "seed")), "--socket=/tmp/munge.socket"]
         self.daemon(host, *munged)
@@ -96,7 +96,7 @@ class Slurm(unittest.TestCase):
             self.daemons.append(self.fleet.popen(host, command, env=self.env, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=self.folder))
 
     def call(self, *command):
-        """What a command says on the host where people work."""
+        """The output of a command on the controller."""
         return self.fleet.run(0, command, env=self.env, cwd=self.folder, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S).stdout
 
     def until(self, what, name):
@@ -118,7 +118,7 @@ class Slurm(unittest.TestCase):
         return self.call("sbatch", "--parsable", f"--export={','.join(['ALL', *(f'{name}={value}' for name, value in settings.items())])}", f"--cpus-per-task={EACH}", *options, "train.sbatch", "train.py").strip()
 
     def in_training(self, job, step=40):
-        """Some rank has made this step, and the spare host's processes wait."""
+        """Waits until some rank has made this step; the job must be running."""
         def there():
             self.trace.poll()
             return self.trace.newest_step() >= step
@@ -129,7 +129,7 @@ class Slurm(unittest.TestCase):
         return dict(re.findall(r"(\w+)=(\S+)", self.call("scontrol", "show", "job", job)))
 
     def ended(self, job):
-        """How Slurm says that it ended."""
+        """Waits for the end of a job; returns what Slurm says of it."""
         self.until(lambda: self.shown(job)["JobState"] not in RUNNING, f"the end of job {job}")
         return self.shown(job)
 
@@ -142,14 +142,14 @@ class Slurm(unittest.TestCase):
         return found[0]
 
     def processes(self, host):
-        """Of a job, on a host."""
+        """The command lines of a job's processes on a host."""
         with contextlib.suppress(subprocess.CalledProcessError):
             listed = self.fleet.run(host, ["ps", "-eo", "args"], stdout=subprocess.PIPE, text=True, cwd="/", timeout=LIMIT_S, check=True).stdout
             return [line for line in listed.splitlines() if "train.py" in line]
         return []
 
     def undisturbed(self):
-        """What a job has in the end that loses nothing."""
+        """The result of a job without faults."""
         if not Slurm.expected:
             job = self.submit()
             self.assert_completed(job)
@@ -161,7 +161,7 @@ class Slurm(unittest.TestCase):
         self.assertEqual((ended["JobState"], ended["ExitCode"]), ("COMPLETED", "0:0"), self.output(job))
 
     def assert_nothing_is_left(self, *nodes):
-        """No process, and no token."""
+        """Checks that no process and no token of a job is left."""
         self.until(lambda: not any(self.processes(host) for host in nodes), "the end of all processes")
         self.assertEqual(list((self.folder / "home").iterdir()), [])
 
@@ -177,7 +177,7 @@ class Slurm(unittest.TestCase):
         self.assert_nothing_is_left(1, 3)
 
     def test_a_node_is_not_heard_for_a_moment(self):
-        """Its ranks are elsewhere then. Slurm has not noticed, and it waits for the next loss."""
+        """Its ranks move to the spare node. Slurm does not notice, and the node waits for the next loss."""
         expected = self.undisturbed()
         job = self.submit()
         self.in_training(job)
@@ -208,7 +208,7 @@ class Slurm(unittest.TestCase):
         self.assert_nothing_is_left(1, 2, 3)
 
     def test_the_first_node_is_lost(self):
-        """Another node ends the job."""
+        """Another node then ends the job."""
         job = self.submit()
         self.in_training(job)
         self.fleet.kill(1)

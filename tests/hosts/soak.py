@@ -21,14 +21,14 @@ FAULTS = 4
 
 
 class Soaked:
-    """A job of three hosts, of which one waits. A host that is lost is started again by the same command, as a cluster would do it."""
+    """A job on three hosts, one of them spare. A lost host is started again by the same command, as a cluster would do."""
 
     def __init__(self, folder, fleet):
         self.fleet = fleet
         self.job = Job(folder, fleet, 2, 2, steps=STEPS, pause=2000)
         self.job.start(2, "--spare_host=True")
         self.kills = 0
-        self.renewed = {}  # By host: how far the job was.
+        self.renewed = {}  # By host: the job's step at that time.
 
     def renew(self, host):
         self.renewed[host] = self.job.newest_step()
@@ -53,7 +53,7 @@ class Soaked:
     def cut(self, rng):
         host, duration = rng.choice([1, 2]), rng.choice([0.05, 0.2, 0.5, 0.8, 1.5])
         self.fleet.cut(host)
-        time.sleep(duration)  # How long the cut is, not a wait for something.
+        time.sleep(duration)  # The length of the cut.
         self.fleet.heal()
         return f"host {host} cut off for {duration} s"
 
@@ -76,7 +76,7 @@ class Soaked:
         return "the scheduler killed"
 
     def move(self, rng):
-        """It may be refused: no other host takes the ranks just now, or it has none."""
+        """Moves a host's ranks. This may be refused: no other host can take them now, or the host has none."""
         host = rng.choice([1, 2])
         ask = [str(job_test.BUILD / "bin/holdfast"), "move", f"host{host}"]
         self.fleet.popen(0, ask, env=self.job.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).wait(LIMIT_S)
@@ -87,7 +87,7 @@ class Soaked:
             raise SystemExit(f"the job: {code}\n{self.job.logs()}")
         for host, step in self.renewed.items():
             if step > STEPS * 2 // 3 and self.job.agents[host].poll() is None:
-                self.job.agents.pop(host).kill()  # It may have come when nobody was there any more: then it waits.
+                self.job.agents.pop(host).kill()  # A host that came after the job had ended waits: end it.
         return self.job.wait()
 
 

@@ -40,7 +40,7 @@ def readme_cmake():
 
 
 def manual_program():
-    """The example: the indented lines of the comment that opens holdfast.h."""
+    """The example program: the indented lines of the comment at the top of holdfast.h."""
     comment = (ROOT / "include/holdfast/holdfast.h").read_text().split("#pragma once")[0]
     lines = [line[5:] for line in comment.splitlines() if line.startswith("//   ") or line == "//"]
     if not any("int main()" in line for line in lines):
@@ -69,7 +69,7 @@ def free_port():
 
 
 def check_files(prefix):
-    """Nothing is installed but what is said, so no header of ours that is not public and nothing of a wheel."""
+    """Checks that only what is documented is installed: no private header, and no part of a wheel."""
     top = {path.name for path in prefix.iterdir()}
     if top != {"bin", "include", "lib"}:
         fail(f"installed were {sorted(top)}, not bin, include and lib")
@@ -93,7 +93,7 @@ def check_train(cmake, work, prefix):
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
         values = file.read()
     weight, bias = (struct.unpack_from("<f", values, header[name]["data_offsets"][0])[0] for name in ("weight", "bias"))
-    # 50 steps towards 2 x + 1, whose middle is 2. No network begins nearer to that than 0.5.
+    # After 50 steps towards 2 x + 1, the value at 1/2 is near 2. At the start it differs by 0.5 at least.
     if not abs(weight / 2 + bias - 2) < 0.4:
         fail(f"the program was to find 2 x + 1, and found {weight} x + {bias}")
 
@@ -109,13 +109,13 @@ def check_c(cmake, work, prefix):
 
 
 def check_cluster(cmake, work, prefix):
-    """A C++ program without libtorch: README's example of such a one, as it lies in the tree."""
+    """Builds and runs a C++ program without libtorch: README's example, from the tree."""
     text = ("cmake_minimum_required(VERSION 3.25)\nproject(mine CXX)\nfind_package(holdfast REQUIRED COMPONENTS c)\n"
             "set(CMAKE_CXX_STANDARD 20)\nadd_executable(program program.cc)\ntarget_link_libraries(program holdfast::c)\n"
             'if(TARGET torch)\n  message(FATAL_ERROR "COMPONENTS c looked for libtorch")\nendif()\n')
     source = (ROOT / "examples/hello_cluster.cc").read_text()
     folder = project(work / "cluster", {"CMakeLists.txt": text, "program.cc": source})
-    # Whoever looks for libtorch finds none.
+    # libtorch can not be found.
     configure(cmake, folder, f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_DISABLE_FIND_PACKAGE_Torch=ON")
     run(cmake, "--build", folder / "build")
     under_msrun(prefix, folder, "--rounds", "2", "--period-ms", "0")

@@ -28,14 +28,14 @@ from .keeper import MOST
 from .linux import HostsError
 
 __all__ = ["Fleet", "HostsError"]
-ANSWER_S = 120  # A limit that only a hang reaches.
+ANSWER_S = 120  # Only a hang takes so long.
 
 
 class Fleet:
-    """Some hosts, that the keeper named in their folder holds."""
+    """Some hosts. The fleet's keeper, reached by the fleet's folder, holds them."""
 
     def __init__(self, name: str = "default") -> None:
-        """Of a fleet that is up already; Fleet.up makes one."""
+        """Refers to a fleet that is up already. Fleet.up makes one."""
         self.name = name
         self.folder = folder_of_fleets() / name
         self._started: dict[int, list[subprocess.Popen[Any]]] = {}
@@ -45,10 +45,10 @@ class Fleet:
 
     @classmethod
     def up(cls, count: int, name: str | None = None, *, shared: Sequence[str | Path] = (), owner: int | None = -1) -> "Fleet":
-        """host0 to host(count - 1). It ends with the process `owner`: with this one unless named, never if None.
+        """Makes a fleet of host0 to host(count - 1). It ends with the process `owner`; -1: with this process; None: never.
 
-        A host has a /dev/shm and a /tmp of its own and all other folders in common with this machine, as on a shared
-        file system; `shared` names folders beneath these two that are in common all the same.
+        A host has its own /dev/shm and /tmp. It shares all other folders with this machine, as by a shared file system.
+        `shared`: folders beneath these two that it shares as well.
         """
         if why := linux.lacking():
             raise HostsError(why)
@@ -75,14 +75,14 @@ class Fleet:
             if watched >= 0:
                 os.close(watched)
         try:
-            fleet.status()  # Answered when all hosts are up.
+            fleet.status()  # The keeper answers once all hosts are up.
         except BaseException:
             fleet._end_keeper(fleet._keeper.pid)
             raise
         return fleet
 
     def _claim(self) -> socket.socket:
-        """The socket by which this fleet is asked. Where a keeper died, all died with it, and its folder is taken over."""
+        """Binds the socket of the new keeper. The folder of a keeper that died is taken over: its hosts died with it."""
         if "/" in self.name or self.name in ("", ".", ".."):
             raise HostsError(f"{self.name!r} is no name for a fleet: it becomes a folder's name in {self.folder.parent}")
         if self._is_up():
@@ -95,7 +95,7 @@ class Fleet:
         return listener
 
     def down(self) -> None:
-        """Ends all processes of all hosts, and the hosts. A fleet that is not up is down: only its folder is removed."""
+        """Ends all processes of all hosts, and the hosts. If the fleet is not up, only removes its folder."""
         try:
             keeper, _ = self._ask("down")
         except HostsError:
@@ -107,7 +107,7 @@ class Fleet:
         self._end_keeper(keeper["keeper"])
 
     def _end_keeper(self, pid: int) -> None:
-        """With it ends all that is left. By SIGKILL, if it did not by itself."""
+        """Waits for the keeper's end, by SIGKILL if need be. All that is left ends with it."""
         with contextlib.suppress(ProcessLookupError):
             ended = os.pidfd_open(pid)
             try:
@@ -122,7 +122,7 @@ class Fleet:
 
     def _clear(self) -> None:
         with locked(self.folder.parent):
-            if not self._is_up():  # Somebody may have taken the name since.
+            if not self._is_up():  # Another fleet may have taken the name since.
                 remove(self.folder)
 
     def __enter__(self) -> "Fleet":
@@ -140,7 +140,7 @@ class Fleet:
         return address6(host)
 
     def popen(self, host: int, command: Sequence[str | Path], *, dies_with_caller: bool = False, **options: Any) -> subprocess.Popen[Any]:
-        """Starts a command on a host. The Popen is the command's own: its signals and its exit code are the command's."""
+        """Starts a command on a host. Signals to the Popen, and its exit code, are the command's own."""
         reply, spaces = self._ask("enter", host=host)
         folder = str(options.pop("cwd", None) or os.getcwd())
         try:
@@ -163,7 +163,7 @@ class Fleet:
 
     def run(self, host: int, command: Sequence[str | Path], *, input: Any = None, timeout: float | None = None,
             check: bool = False, **options: Any) -> subprocess.CompletedProcess[Any]:
-        """As subprocess.run, on a host."""
+        """Does as subprocess.run(), on a host."""
         if input is not None:
             options["stdin"] = subprocess.PIPE
         if options.pop("capture_output", False):
@@ -180,12 +180,12 @@ class Fleet:
         return done
 
     def kill(self, host: int) -> None:
-        """The host is lost: no packet from it or to it any more, and then SIGKILL to all its processes."""
+        """Loses a host: drops all packets from and to it, then sends SIGKILL to all its processes."""
         self._ask("kill", host=host)
         self._bury([host])
 
     def up_again(self, host: int) -> None:
-        """A fresh host in place of one that was killed, with its name and addresses. Cuts that were made still are."""
+        """Makes a fresh host in place of a killed one, with its name and addresses. Cuts stay."""
         self._ask("up-again", host=host)
 
     def cut(self, first: int | None, second: int | None = None, *, one_way: bool = False) -> None:
@@ -210,7 +210,7 @@ class Fleet:
     # ---- The keeper is asked ----
 
     def _bury(self, hosts: Sequence[int]) -> None:
-        """What this process started there is dead, and must not stay a zombie: a host's first process waits for it."""
+        """Reaps the dead processes that this process started on hosts: a host's first process can not end before that."""
         for host in hosts:
             for started in self._started.pop(host, []):
                 started.wait()
@@ -250,7 +250,7 @@ class Fleet:
 
 
 def _entering(spaces: Sequence[int], folder: str, dies_with_caller: bool) -> Callable[[], None]:
-    """What the child does between fork and exec."""
+    """Returns what a child does between fork and exec."""
     caller = os.pidfd_open(os.getpid()) if dies_with_caller else -1
 
     def enter() -> None:
@@ -260,6 +260,6 @@ def _entering(spaces: Sequence[int], folder: str, dies_with_caller: bool) -> Cal
                 os._exit(1)
         for descriptor in spaces:
             linux.setns(descriptor)
-        os.chdir(folder)  # The new root is a host's, so where we are is to be said again.
+        os.chdir(folder)  # The root has changed, so enter the folder again.
 
     return enter

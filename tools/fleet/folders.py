@@ -1,4 +1,4 @@
-"""Where fleets are written down: a folder each, with the socket of its keeper. A name is taken and given up one at a time."""
+"""The folders of fleets: one for each, with its keeper's socket. A lock covers the moments when names are taken and given up."""
 import contextlib
 import fcntl
 import os
@@ -13,13 +13,13 @@ def folder_of_fleets() -> Path:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """For the moment in which a name is taken or given up."""
+    """Holds the lock on all names, while a name is taken or given up."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.fstat(descriptor).st_nlink:  # Else the last fleet took the folder with it.
+            if os.fstat(descriptor).st_nlink:  # Otherwise the folder was removed with the last fleet: try again.
                 yield
                 return
         finally:
@@ -27,7 +27,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def remove(folder: Path) -> None:
-    """Of one fleet, that has ended; and the folder of all, if this was the last. Under locked()."""
+    """Removes the folder of a fleet that has ended; also the common folder, if it was the last. Call it under locked()."""
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
         folder.parent.rmdir()

@@ -1,4 +1,4 @@
-"""The first process of a host: makes its mounts, name and address, then buries whatever is left to it.
+"""The first process of a host: makes the host's mounts, name and address, then reaps its orphans.
 
 Forked by the keeper into a pid namespace of its own: when this process ends, the kernel ends all others of the host.
 """
@@ -22,13 +22,13 @@ def address6(index: int) -> str:
 
 
 def live(index: int, to_keeper: int, from_keeper: int, names: str, shared: Sequence[str], outside: set[int]) -> None:
-    """Does not return. Says "1" when it has its namespaces, "2" when its network is up; else why not.
+    """Runs the host; does not return. Writes "1" once it has its namespaces, "2" once its network is up, or an error.
 
-    outside: the keeper's namespaces. What is changed here must never be theirs.
+    outside: the keeper's namespaces, which must never be changed here.
     """
     signal.set_wakeup_fd(-1)
     try:
-        linux.die_with_parent()  # If the keeper has ended already, the first read below finds it.
+        linux.die_with_parent()  # If the keeper has ended already, the first read below notices.
         linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWUTS | linux.CLONE_NEWIPC | linux.CLONE_NEWNET)
         if common := linux.spaces_of("self") & outside:
             raise HostsError(f"some namespaces are still the machine's ({common}), so nothing is changed in them")
@@ -57,7 +57,7 @@ def live(index: int, to_keeper: int, from_keeper: int, names: str, shared: Seque
 
 
 def _mounts(names: str, shared: Sequence[str]) -> None:
-    """An own /proc, /sys, /dev/shm and /tmp, and the names of all hosts; nothing of it is seen outside."""
+    """Mounts the host's own /proc, /sys, /dev/shm and /tmp, and the names of all hosts, unseen from outside."""
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     kept = {path: os.open(path, os.O_PATH) for path in ("/sys/fs/cgroup", names, *shared) if os.path.exists(path)}
     safe = linux.MS_NOSUID | linux.MS_NODEV
@@ -77,7 +77,7 @@ def _network(index: int) -> None:
     lines = ["link set lo up", f"link set eth0 address {linux.link_address(index)}", f"addr add {address(index)}/24 dev eth0"]
     v6 = Path("/proc/sys/net/ipv6/conf")
     if v6.exists():
-        for name in ("lo", "eth0"):  # Docker's default is to have none.
+        for name in ("lo", "eth0"):  # Docker switches IPv6 off by default.
             (v6 / name / "disable_ipv6").write_text("0")
         lines.append(f"addr add {address6(index)}/64 dev eth0 nodad")
     linux.batch("ip", [*lines, "link set eth0 up"])

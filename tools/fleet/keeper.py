@@ -1,7 +1,7 @@
 """The process that holds a fleet: the bridge lies in its network namespace, and every host is its child.
 
-If it ends, in whatever way, the kernel ends the hosts (PR_SET_PDEATHSIG), and with them all namespaces, links and mounts.
-It ends when told so, and when its owner does. It answers one JSON object a connection, each with one.
+If the keeper ends, in whatever way, the kernel ends the hosts (PR_SET_PDEATHSIG), and with them all namespaces, links and
+mounts. The keeper ends on request, and with its owner. Each connection brings one JSON object and is answered with one.
 """
 import json
 import os
@@ -19,14 +19,14 @@ from . import linux
 from .folders import locked, remove
 from .linux import HostsError
 
-READY_S = 20  # Limits that only a hang reaches.
+READY_S = 20  # These limits: only a hang takes so long.
 DEAD_S = 20
 MOST = 64
 
 
 @dataclass
 class Host:
-    pid: int  # Of its first process. 0: it is lost, or was never there.
+    pid: int  # The host's first process. 0: the host is lost, or was never up.
     port: str
     pid_namespace: int = 0
     shape: dict[str, str] = field(default_factory=dict)  # "delay", "rate".
@@ -36,8 +36,8 @@ class Keeper:
     def __init__(self, folder: Path, shared: list[str]) -> None:
         self.folder, self.shared = folder, shared
         self.hosts: list[Host] = []
-        self.cuts: set[tuple[int, int]] = set()  # (from, to): what the one sends to the other is dropped.
-        self.ending: list[int] = []  # First processes that were killed and are not buried.
+        self.cuts: set[tuple[int, int]] = set()  # (from, to): packets in this direction are dropped.
+        self.ending: list[int] = []  # First processes that were killed and are not reaped yet.
         self.own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
     def begin(self, count: int) -> None:
@@ -56,7 +56,7 @@ class Keeper:
         if host.pid:
             raise HostsError(f"host{index} is up; only a host that was killed comes up again")
         to_keeper, to_host, outside = os.pipe(), os.pipe(), linux.spaces_of("self")
-        linux.unshare(linux.CLONE_NEWPID)  # For the next child.
+        linux.unshare(linux.CLONE_NEWPID)  # Takes effect for the next child.
         pid = os.fork()
         if pid == 0:
             linux.close_others({to_keeper[1], to_host[0]})  # Else this host would hold the keeper's socket open.
@@ -88,7 +88,7 @@ class Keeper:
             raise HostsError(said.decode() or f"the first process of host{index} ended before it was up")
 
     def kill(self, index: int) -> None:
-        """First nobody hears from it, then it ends: so nobody hears that it ends."""
+        """Loses a host: first drops its packets, so that no other host hears of its end, then ends it."""
         host = self._up(index)
         linux.batch("tc", [f"filter add dev {host.port} {way} prio 1 protocol all bpf da bytecode {linux.DROP_ALL}"
                            for way in ("ingress", "egress")])
@@ -97,7 +97,7 @@ class Keeper:
         self._unlink(host)
 
     def _unlink(self, host: Host) -> None:
-        """Before the kernel does so, some time after the last process of the host: its name is wanted again."""
+        """Removes the host's link at once: its name may be used again before the kernel removes it."""
         try:
             linux.batch("ip", [f"link del {host.port}"])
         except HostsError:
@@ -105,7 +105,7 @@ class Keeper:
                 raise
 
     def _dead(self, those: list[Host]) -> None:
-        """Waits until no process of these hosts runs. What entered from outside is buried by who started it."""
+        """Waits until no process of these hosts runs. Processes that entered from outside are reaped by their parents."""
         until = time.monotonic() + DEAD_S
         for host in those:
             while running := linux.alive_in(host.pid_namespace):
@@ -116,7 +116,7 @@ class Keeper:
             host.pid = 0
 
     def bury(self) -> None:
-        """Buries first processes; a host whose own ended without a kill is lost with its link."""
+        """Reaps first processes. If one ended without a kill, its host is lost, and its link is removed."""
         self.ending = [pid for pid in self.ending if os.waitpid(pid, os.WNOHANG)[0] == 0]
         for host in self.hosts:
             if host.pid and os.waitpid(host.pid, os.WNOHANG)[0]:
@@ -133,7 +133,7 @@ class Keeper:
     # ---- What lies between hosts ----
 
     def _filter(self, cut: tuple[int, int], verb: str) -> str:
-        """At the port of whom it goes to, so that broadcasts are dropped for him alone. Priority 1 is for kill."""
+        """The tc command of a cut. It filters at the receiver's port, so broadcasts are dropped for that host alone. Priority 1 is for kill."""
         sender, receiver = cut
         where = f"filter {verb} dev {self.hosts[receiver].port} egress prio {sender + 2} protocol all bpf"
         return f"{where} da bytecode {linux.drop_from(sender)}" if verb == "add" else where
@@ -144,7 +144,7 @@ class Keeper:
         self.cuts = wanted
 
     def pairs(self, first: int | None, second: int | None, one_way: bool) -> set[tuple[int, int]]:
-        """(from, to) of two hosts, of one and all others, or of all."""
+        """The pairs (from, to) of two hosts, of one host and all others, or of all."""
         every = range(len(self.hosts))
         for index in (first, second):
             if index is not None and index not in every:
@@ -178,7 +178,7 @@ class Keeper:
     # ---- Requests ----
 
     def answer(self, asked: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
-        """The answer, and descriptors that go with it."""
+        """Carries out a request; returns the answer, and descriptors to send with it."""
         verb, index = asked["verb"], asked.get("host", -1)
         if verb == "enter":
             host = self._up(index)
@@ -209,7 +209,7 @@ class Keeper:
 
 
 def serve(keeper: Keeper, listener: socket.socket, owner: int) -> None:
-    """Until "down", SIGTERM, or the owner's end. SIGCHLD wakes it."""
+    """Serves requests until "down", SIGTERM, or the owner's end. SIGCHLD wakes it to reap."""
     wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(waker)
     for number in (signal.SIGCHLD, signal.SIGTERM):
@@ -241,7 +241,7 @@ def serve(keeper: Keeper, listener: socket.socket, owner: int) -> None:
 
 
 def main(folder: Path, count: int, shared: list[str], listening: int, owner: int) -> None:
-    """owner: a pidfd, or -1. Both descriptors are inherited."""
+    """Runs a keeper. owner: a pidfd, or -1. `listening` and `owner` are inherited descriptors."""
     listener = socket.socket(fileno=listening)
     keeper = Keeper(folder, shared)
     try:
@@ -256,7 +256,7 @@ def main(folder: Path, count: int, shared: list[str], listening: int, owner: int
         try:
             keeper.end()
         finally:
-            # A host's first process ends after whoever entered is buried by who started him, which may be never.
+            # A host's first process ends only after processes that entered are reaped by their parents, which may be never.
             until = time.monotonic() + 0.5
             while keeper.ending and time.monotonic() < until:
                 keeper.bury()
@@ -266,6 +266,6 @@ def main(folder: Path, count: int, shared: list[str], listening: int, owner: int
 
 
 def started(words: list[str]) -> None:
-    """By Fleet.up."""
+    """Entry point: Fleet.up starts this process with these words."""
     folder, count, listening, owner, *shared = words
     main(Path(folder), int(count), shared, int(listening), int(owner))

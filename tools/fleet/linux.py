@@ -1,4 +1,4 @@
-"""What a fleet asks of Linux: namespaces, mounts, links and filters; each refusal as one sentence.
+"""What a fleet needs of Linux: namespaces, mounts, links and filters. Each refusal is one sentence.
 
 Filters are classic BPF that tc attaches to a port of the bridge. They need iproute2 and CONFIG_NET_CLS_BPF, and not nft,
 which Debian does not install, nor tc's `action drop`, for which some kernels lack the module.
@@ -16,7 +16,7 @@ MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 0x1000, 0
 PR_SET_PDEATHSIG = 1
 NEEDED = {21: "CAP_SYS_ADMIN (namespaces, mounts)", 12: "CAP_NET_ADMIN (links, filters)"}
 KINDS = ("pid", "mnt", "uts", "ipc", "net")  # The namespaces of a host. setns(pid) is for the caller's children.
-COMMAND_S = 20  # A limit that only a hang reaches.
+COMMAND_S = 20  # Only a hang takes so long.
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -49,20 +49,20 @@ def sethostname(name: str) -> None:
 
 
 def die_with_parent() -> None:
-    """SIGKILL when the thread that forked this process ends. The caller checks that it has not ended before."""
+    """Makes the kernel kill this process when the thread that forked it ends. The caller checks that it has not ended before."""
     _checked("prctl(PR_SET_PDEATHSIG)", libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
 
 
 def close_others(kept: set[int]) -> None:
-    """Closes every descriptor but these and the first three."""
+    """Closes every descriptor except `kept` and the first three."""
     for descriptor in [int(name) for name in os.listdir("/proc/self/fd")]:
         if descriptor > 2 and descriptor not in kept:
-            with contextlib.suppress(OSError):  # That of the listing is closed already.
+            with contextlib.suppress(OSError):  # The descriptor of the listing is closed already.
                 os.close(descriptor)
 
 
 def lacking() -> str:
-    """Why this process can make no fleet, and what to do; empty if it can."""
+    """Why this process can not make a fleet, and what to do; empty if it can."""
     with open("/proc/self/status", encoding="ascii") as file:
         effective = next(int(line.split()[1], 16) for line in file if line.startswith("CapEff:"))
     missing = [name for bit, name in NEEDED.items() if not effective >> bit & 1]
@@ -76,7 +76,7 @@ def lacking() -> str:
 
 
 def batch(tool: str, lines: list[str], net: int | None = None) -> None:
-    """Has ip or tc do some lines, in the network namespace of the descriptor `net` if one is given."""
+    """Runs lines of commands by ip or tc. `net`: a descriptor of the network namespace to run in."""
     if not lines:
         return
     enter = None if net is None else lambda: setns(net, CLONE_NEWNET)
@@ -98,12 +98,12 @@ def _advice(said: str, lines: list[str]) -> str:
 
 
 def link_address(index: int) -> str:
-    """Its last two bytes say which host it is: filters read no more."""
+    """A host's link address. The last two bytes say which host it is, and filters read only these."""
     return f"02:48:46:00:{index + 1 >> 8:02x}:{index + 1 & 255:02x}"
 
 
 def drop_from(index: int) -> str:
-    """BPF: a frame whose source is this host is dropped (TC_ACT_SHOT), any other goes on to the next filter."""
+    """BPF that drops a frame from this host (TC_ACT_SHOT) and passes any other to the next filter."""
     return f"'4,40 0 0 10,21 0 1 {index + 1},6 0 0 2,6 0 0 4294967295'"
 
 
@@ -115,30 +115,30 @@ def open_namespaces(pid: int) -> list[int]:
 
 
 def spaces_of(pid: int | str) -> set[int]:
-    """The inodes of a process's namespaces, of the kinds that a host has its own of."""
+    """The inodes of a process's namespaces of the kinds in KINDS."""
     return {os.stat(f"/proc/{pid}/ns/{kind}").st_ino for kind in KINDS}
 
 
 def alive_in(pid_namespace: int) -> list[int]:
-    """The processes of a pid namespace (its inode) that still run; one that awaits its parent's wait() does not."""
+    """The processes of a pid namespace, given by its inode, that still run. Zombies do not."""
     found = []
     for name in os.listdir("/proc"):
         try:
             if name.isdigit() and os.stat(f"/proc/{name}/ns/pid").st_ino == pid_namespace and runs(int(name)):
                 found.append(int(name))
         except (FileNotFoundError, ProcessLookupError):
-            continue  # It has ended meanwhile.
+            continue  # The process has ended meanwhile.
         except PermissionError:
-            continue  # Whom root may not look at is no host's: some sandboxes hide their own first process.
+            continue  # Not a host's process: some sandboxes hide their own first process from root.
     return found
 
 
 def runs(pid: int) -> bool:
-    """Not if it only awaits its parent's wait(), or that of another."""
+    """Whether a process still runs, and is not just waiting to be reaped."""
     for thread in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
             state = file.read().rpartition(b") ")[2][:1]
-        # An init that ends waits for processes that entered from outside, whose parent may be slow; it has given up its files before.
+        # A first process that ends waits until all that entered from outside are reaped, but has closed its files before that.
         if state not in (b"Z", b"X") and os.listdir(f"/proc/{pid}/task/{thread}/fd"):
             return True
     return False

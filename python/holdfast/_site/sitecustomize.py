@@ -1,7 +1,7 @@
 """Let a spare of `holdfast run` wait where its program reads its rank, from its first line on.
 
-_spare.py puts this file's folder first in PYTHONPATH. Here it is taken out again, so that what the
-program starts has nothing of it, and the site's own sitecustomize runs, if there is one.
+_spare.py puts this file's folder first in PYTHONPATH. This file takes the folder out again, so that
+programs started by this one do not get it, and runs the site's own sitecustomize, if there is one.
 """
 
 import importlib.util
@@ -37,7 +37,7 @@ _step_aside()
 _run_the_hidden_one()
 try:
     from holdfast._ranks import wait_where_they_are_read
-except ImportError as error:  # Another Python than the one that Holdfast is in.
+except ImportError as error:  # This is not the Python that Holdfast is installed in.
     print(f"holdfast: this spare can not wait for its rank: {error}", file=sys.stderr)
 else:
     wait_where_they_are_read(_wait_for_the_rank)

@@ -1,4 +1,4 @@
-"""The batches of an epoch for the program's own loop, from where a predecessor was."""
+"""The batches of an epoch for the program's own loop, from where a predecessor stopped."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from holdfast.mindspore import _pipeline
 
 
 class Batches(NamedTuple):
-    """The rest of an epoch."""
+    """The batches of an epoch that are not done yet."""
 
     rows: Iterator[Any]
-    leaves_generators: bool  # Python's and NumPy's: only the loop draws with them.
+    leaves_generators: bool  # No other thread draws from Python's and NumPy's.
 
 
 def batches(data: Iterable[Any], done: int) -> Batches:
-    """Return the batches after the first `done`, skipped if that draws nothing, else made again."""
+    """Return the batches after the first `done`. These are skipped if making them draws nothing."""
     from mindspore import dataset
 
     if not isinstance(data, dataset.Dataset):

@@ -1,9 +1,9 @@
 """Undo, for a repair in the process, what the program and its callbacks changed between two steps.
 
-A repair (UCE) enters Model.train's loop again, whose callbacks then begin the training, the epoch
-and the step once more. So their first changes are taken back: all is as it was when the step before
-was done and the callbacks had heard of it. If not all callbacks had heard of it, they hear of it
-again, as in a successor.
+A repair (UCE) enters Model.train's loop again, so its callbacks begin the training, the epoch and
+the step a second time. What they changed the first time is taken back: all is as it was when the
+step before was done and all callbacks had been called for its end. If some had not been called for
+it yet, all are called again, as in a successor.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Held:
         self._callback, self._kept, self._names = callback, kept, set(vars(callback))
 
     def put_back(self) -> None:
-        """Bring its attributes back, and delete those that it did not have."""
+        """Set the callback's attributes to those values, and delete attributes that came later."""
         for name in vars(self._callback).keys() - self._names:
             delattr(self._callback, name)
         _callbacks.give_back(self._callback, self._kept)
@@ -36,18 +36,18 @@ class Held:
 
 @dataclass
 class Rest:
-    """The state of things when one step was done and no callback of the next had begun."""
+    """What everything was like when a step was done and no callback of the next had begun."""
 
-    call: int  # Of Model.train.
+    call: int  # The number of the call of Model.train.
     version: int  # Steps that were done.
-    begin: int  # Which of BEGINS came next.
+    begin: int  # The index in BEGINS of what came next.
     changes: Changes
     held: list[Held]
-    entered: tuple[int, int, int]  # First epoch, batch and step of the call.
-    cells: Callable[[], None] = lambda: None  # Brings their attributes back.
+    entered: tuple[int, int, int]  # The call's first epoch, batch and step.
+    cells: Callable[[], None] = lambda: None  # Brings the attributes of cells back.
 
     def put_back(self, steps: Steps) -> None:
-        """Bring parameters, callbacks and cells back to it."""
+        """Bring parameters, callbacks and cells back to what they were."""
         steps.go_back(self.changes)
         self.cells()
         for held in self.held:
@@ -57,7 +57,7 @@ class Rest:
 def around_begins(
     manager: Any, before: Callable[[int], None], after: Callable[[int], None]
 ) -> None:
-    """Have `before` and `after` called around each of BEGINS, with its number."""
+    """Have `before` and `after` called around each of BEGINS, with its index there."""
     for place, name in enumerate(BEGINS):
         usual = getattr(manager, name)
 

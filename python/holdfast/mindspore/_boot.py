@@ -1,4 +1,4 @@
-"""Start Holdfast in a process that imports MindSpore: the engine before its code, the shims after.
+"""Start Holdfast where MindSpore is imported: the engine before MindSpore's code, shims after.
 
 In a spare, the import of MindSpore ends only when the spare has a rank. Until then, only the
 program's lines above the import have run. With --rehearse the program goes on to its training.
@@ -19,7 +19,7 @@ def begin() -> Engine:
 
 
 def finish(engine: Engine) -> None:
-    """Apply the shims to MindSpore, which is imported by now. Then a spare waits for its place."""
+    """Apply the shims to MindSpore. Then a spare waits for its place, or rehearses."""
     from holdfast.mindspore import _shims
 
     _shims.apply(engine, Trainer(engine))

@@ -13,7 +13,7 @@ class NoBroadcast:
     phase = ""
 
     def __call__(self) -> tuple[Any, ...]:
-        """Return the values to set, for the first so many parameters: here none."""
+        """Return the values for the first parameters: none, so that no parameter is set."""
         return ()
 
 

@@ -1,7 +1,7 @@
 """Contents of callbacks that are too large to write at each step, such as the best weights.
 
-They lie in files beside the state, which are in memory as the state is. A step writes only the
-files whose contents have changed, and the state holds their numbers.
+They lie in files beside the state, on tmpfs as the state is. A step writes only the files whose
+contents have changed, and the state holds the numbers of the files.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-MOST_BYTES: Final = 64 << 20  # Of one process. All of it is compared at each step.
+MOST_BYTES: Final = 64 << 20  # In one process. Each step compares all of it.
 
 
 class Form(NamedTuple):
-    """Stands for the contents of an attribute: the number of its file."""
+    """Stands for the contents of an attribute, which lie in the file with this number."""
 
     number: int
 
@@ -34,7 +34,7 @@ class Bulk:
         self._source = source or folder
         self.others = {id(parameter) for parameter in not_theirs}
         there = [p.name.removeprefix(self._stem) for p in folder.glob(self._stem + "*")]
-        self._files = {int(number) for number in there}  # A predecessor's, at first.
+        self._files = {int(number) for number in there}  # At first those of a predecessor.
         self._next = max(self._files, default=0) + 1
         self._kept: dict[Any, tuple[Form, bytes]] = {}  # By attribute.
         self._recent: set[int] = set(self._files)  # Files of the step before.
@@ -63,11 +63,11 @@ class Bulk:
         return (self._source / self._path(form.number).name).read_bytes()
 
     def begin(self) -> None:
-        """Begin with other callbacks."""
+        """Begin a call of Model.train, which has other callbacks."""
         self._kept = {}
 
     def sweep(self, lasting: set[int]) -> None:
-        """Drop files that neither the last step nor the one before uses; `lasting` stays."""
+        """Drop files that neither the last step nor the step before uses, except `lasting`."""
         recent = {form.number for form, _ in self._kept.values()}
         for number in self._files - recent - self._recent - lasting:
             with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""Keep the contents of a program's callbacks: plain attributes, or state_dict(); parameters too.
+"""Keep the contents of a program's callbacks: data in attributes, or state_dict(); parameters too.
 
-A callback with `state_dict` and `load_state_dict` says by them what is kept. Of any other callback
-the attributes that are data are kept: numbers, texts, lists, dicts, arrays, tensors.
+For a callback with `state_dict` and `load_state_dict`, that dict is kept. Of any other callback,
+attributes that are data are kept: numbers, texts, lists, dicts, arrays, tensors.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from holdfast.mindspore import _bulk
 from holdfast.mindspore._data import NoDataError, dumps
 
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
-# Bytes of an attribute, as it is written at every step. From the first on it goes to a file.
+# Sizes in bytes. Above _MANY_BYTES, an attribute goes to a file instead of into every step.
 _MANY_BYTES: Final = 64 << 10
 _MOST_BYTES: Final = 256 << 10
 _MOST_TOGETHER: Final = 768 << 10
-_STATE_DICT: Final = "state_dict"  # In a pair with a name from state_dict().
+_STATE_DICT: Final = "state_dict"  # Marks keys of state_dict(): see of_state_dict().
 # MindSpore's callbacks that do not change parameters.
 _QUIET: Final = frozenset({"LossMonitor", "ModelCheckpoint", "TimeMonitor"})
 _REPAIRS: Final = frozenset({"TFTRegister", "TrainFaultTolerance"})
@@ -47,7 +47,7 @@ def leaves_parameters(callback: Any) -> bool:
 
 
 def repairs(callback: Any) -> bool:
-    """Return whether a callback is the one that MindSpore repairs with."""
+    """Return whether a callback is the one by which MindSpore makes repairs."""
     return _is(callback, _REPAIRS)
 
 
@@ -84,7 +84,7 @@ def of_state_dict(name: Any) -> tuple[str, Any]:
 
 
 def all_attributes(callbacks: Sequence[Any], say_once: Callable[[str], None]) -> list[Kept]:
-    """Return attributes() of each callback; all together take no more than there is room for."""
+    """Return attributes() of each callback, for all together within _MOST_TOGETHER bytes."""
     room = [_MOST_TOGETHER]
     return [attributes(callback, say_once, room) for callback in callbacks]
 
@@ -97,8 +97,8 @@ def attributes(
 ) -> Kept:
     """Return, pickled, the attributes of a callback that a successor gets back.
 
-    `room`: how many bytes there are, and are left. `most`: the bytes of one attribute, which then
-    goes to no file.
+    `room`: the bytes left for all attributes; it is reduced by those used. `most`: the bytes that
+    one attribute may have; if given, nothing goes to a file.
     """
     found: Kept = dict(vars(callback))
     if has_state_dict(callback):
@@ -131,7 +131,7 @@ def attributes(
 
 
 def _is_program_s(kind: type) -> bool:
-    """Return whether a class is the program's own alone, such as an average meter."""
+    """Return whether a class and its bases are the program's own, such as an average meter."""
     rooms = {base.__module__.partition(".")[0] for base in kind.__mro__ if base is not object}
     return rooms.isdisjoint(sys.stdlib_module_names | {"holdfast", "mindspore", "numpy"})
 
@@ -156,7 +156,7 @@ def give_back(callback: Any, kept: Kept) -> None:
         now = vars(callback).get(name)
         if type(now) is defaultdict and type(value) is dict:
             value = defaultdict(now.default_factory, value)
-        with contextlib.suppress(RecursionError):  # It holds itself.
+        with contextlib.suppress(RecursionError):  # The value holds itself.
             value = into(now, value)
         if value is not now:
             setattr(callback, name, value)
@@ -193,7 +193,7 @@ def parameters(callbacks: Sequence[Any], known: Sequence[Any]) -> list[Any]:
 
 
 def held_by(values: Sequence[Any], known: Sequence[Any]) -> list[Any]:
-    """Return parameters in cells, lists and the like, each once, that are not in `known`."""
+    """Return parameters that cells, lists and the like hold, each once, except `known`."""
     seen, found = {id(p) for p in known}, []
     for value in values:
         for parameter in _held(value):

@@ -1,8 +1,8 @@
 """Attributes of the program's own cells that change when the cells run (PyNative).
 
-A step depends on `self.calls += 1` in construct, as for a warm-up, or on gradients that are added
-up there. So a replayed step counts once, and a successor goes on with the last values. In a graph
-such an attribute is a constant.
+A step may depend on such an attribute: `self.calls += 1` in construct counts for a warm-up, or
+gradients are added up there. So they are kept: a replayed step counts once, and a successor goes on
+with the last values. In a graph such an attribute is a constant.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Any, Final
 from holdfast.mindspore import _callbacks
 from holdfast.mindspore._data import NoDataError, dumps
 
-_MOST_BYTES: Final = 64 << 10  # Of one attribute, and
-_MOST_CHANGED: Final = 256 << 10  # of all that have changed: they are written at every step.
+_MOST_BYTES: Final = 64 << 10  # Of one attribute.
+_MOST_CHANGED: Final = 256 << 10  # Of all that have changed, since each step writes them.
 _PLAIN: Final = (bool, int, float, str, type(None))
 _NONE: Final = object()
 _MANY: Final = (list, tuple)
 
 
 class _Data(bytes):
-    """Lists, tensors and the like, pickled: the objects may change, these bytes do not."""
+    """Pickled data: a copy, since the list or tensor itself may change."""
 
 
 Plain = dict[tuple[str, str], Any]  # By the names of cell and attribute.
 
 
 def hidden_parameters(network: Any) -> list[Any]:
-    """Return parameters in lists, or in objects that are no cells: MindSpore misses them."""
+    """Return parameters that get_parameters() misses: in lists, or in objects other than cells."""
     from mindspore import Parameter, nn
 
     held: list[Any] = []
@@ -45,7 +45,7 @@ class Cells:
     """The cells of one network whose classes are not MindSpore's."""
 
     def __init__(self, network: Any, say_once: Callable[[str], None]) -> None:
-        """Look at them as they are before the first step."""
+        """Note the attributes as they are before the first step."""
         self._say_once = say_once
         from mindspore import context, nn
 
@@ -56,12 +56,12 @@ class Cells:
             for name, cell in (network.cells_and_names() if eager else ())
             if not type(cell).__module__.startswith("mindspore.")
         }
-        self._large: dict[tuple[str, str], Any] = {}  # As at the start: most do not change.
+        self._large: dict[tuple[str, str], Any] = {}  # Too large ones, as at the start.
         self._first: Plain = {}
         self._first = self.now()
 
     def now(self) -> Plain:
-        """Return all plain attributes."""
+        """Return the attributes that are data, by the names of cell and attribute."""
         found = {}
         for name, cell in self._cells.items():
             for key, value in list(vars(cell).items()):
@@ -72,7 +72,7 @@ class Cells:
         return found
 
     def _packed(self, at: tuple[str, str], value: Any) -> Any:
-        """Return data in a form that does not change; _NONE: it is no data, or too large."""
+        """Return a pickled copy of an attribute; _NONE: it is no data, or too large."""
         try:
             packed = _Data(dumps(value))
         except NoDataError:
@@ -94,7 +94,7 @@ class Cells:
         )
 
     def changed(self) -> Plain:
-        """Return the attributes that have changed since before the first step."""
+        """Return the attributes that differ from what they were before the first step."""
         first, found, size = self._first, {}, 0
         for at, value in self.now().items():
             if first.get(at, _NONE) == value:

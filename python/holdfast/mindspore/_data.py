@@ -1,4 +1,4 @@
-"""Pickle data that contains MindSpore's tensors. Name the class of anything that is no data.
+"""Pickle data, MindSpore's tensors included. Refuse anything else by the name of its class.
 
 Data is numbers, texts, lists, dicts, sets, NumPy's arrays, tensors, parameters that are kept in no
 other way, and random generators. Data that is read back shares nothing with the original.
@@ -19,16 +19,16 @@ _KNOWN: Final = (
     *(np.generic, np.random.RandomState, np.random.Generator, np.random.BitGenerator, np.dtype),
     *(Counter, OrderedDict, defaultdict, deque, bytearray, complex, random.Random),
 )
-# Classes and functions that make those again.
+# Modules of the classes and functions by which pickle makes _KNOWN things again.
 _MAKERS: Final = frozenset({"collections", "copyreg", "numpy", "random", "_codecs"})
 _ROOMS: Final = _MAKERS | {"builtins"}
 
 
 class NoDataError(TypeError):
-    """Something is no data: an object of this class."""
+    """An object can not be pickled as data; `kind` is its class."""
 
     def __init__(self, kind: type) -> None:
-        """`kind`: its class."""
+        """`kind`: the class of the object."""
         super().__init__(f"an object of class {kind.__name__} is no data")
         self.kind = kind
 
@@ -52,12 +52,12 @@ class _Pickler(pickle.Pickler):
     """Pickles data."""
 
     def __init__(self, file: io.BytesIO, others: Container[int] | None) -> None:
-        """`others`: ids of parameters that are kept elsewhere; None: all parameters are."""
+        """`others`: ids of parameters that are kept elsewhere, and so refused; None: refuse all."""
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self._others = others
 
     def reducer_override(self, thing: Any) -> Any:
-        """Return how to pickle a thing that is of no plain type."""
+        """Return how to pickle a thing whose type is not built into pickle."""
         kind = type(thing)
         if kind.__name__ in ("Tensor", "Parameter") and hasattr(thing, "asnumpy"):
             return self.tensor(thing, kind.__name__ == "Parameter")
@@ -80,9 +80,9 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
     def other(self, thing: Any, kind: type) -> Any:
-        """Pickle a thing that is data, or that makes data again."""
+        """Pickle any other thing if it is data, or a class or function that makes data again."""
         if kind is defaultdict and not isinstance(thing.default_factory, (type, type(None))):
-            return dict, (dict(thing),)  # give_back() leaves its factory to it.
+            return dict, (dict(thing),)  # give_back() keeps the factory.
         of = thing if isinstance(thing, type) or callable(thing) else kind
         room = (getattr(of, "__module__", None) or "").partition(".")[0]
         if isinstance(thing, type):
@@ -97,7 +97,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Outputs(_Pickler):
-    """Pickles the outputs of a network, of any kind, with zeros for those that are too large."""
+    """Pickles a network's outputs of any kind, with zeros in place of what is too large."""
 
     def __init__(self, file: io.BytesIO, room: int) -> None:
         super().__init__(file, ())
@@ -108,7 +108,7 @@ class _Outputs(_Pickler):
         return size <= self._room
 
     def tensor(self, thing: Any, is_parameter: bool) -> Any:
-        """Pickle a tensor. array() gets its array."""
+        """Pickle a tensor, by its array."""
         if self._fits(int(thing.nbytes)):
             return super().tensor(thing, False)
         return _zeros, (thing.shape, str(thing.dtype))
@@ -126,7 +126,7 @@ class _Outputs(_Pickler):
 
 
 def dumps_outputs(outputs: Any, room: int) -> tuple[bytes, bool]:
-    """Pickle a network's outputs, the loss first. Return also whether one was too large."""
+    """Pickle a network's outputs, in order, within `room` bytes. Return also whether some lack."""
     file = io.BytesIO()
     pickler = _Outputs(file, room)
     pickler.dump(outputs)
@@ -134,7 +134,7 @@ def dumps_outputs(outputs: Any, room: int) -> tuple[bytes, bool]:
 
 
 def dumps(value: Any, others: Container[int] | None = None) -> bytes:
-    """Pickle data. NoDataError: it holds something else, or a parameter in `others` (None: any)."""
+    """Pickle data. NoDataError: it holds something else, or a parameter that `others` refuses."""
     file = io.BytesIO()
     try:
         _Pickler(file, others).dump(value)

@@ -25,10 +25,10 @@ _SIZE_FILE: Final = "mindspore-private-bytes"
 
 
 class Engine(Seat):
-    """One per process."""
+    """A process's side of its job. There is one per process."""
 
     def __init__(self) -> None:
-        """Start the worker. MindSpore's own cluster is not started, so the role is hidden."""
+        """Start the worker. The role is hidden from MindSpore, whose own cluster must not start."""
         super().__init__()
         self.gasps: Final = _switches.gasp(os.environ)
         self.tft: Final = bool(os.environ.get("MS_ENABLE_TFT"))
@@ -38,7 +38,7 @@ class Engine(Seat):
             os.environ.pop(name, None)
         self.phase = Phase.EARLY
         self.session: _core.Session | None = None
-        self.rehearsed: int | None = None  # The rank that this spare plays until it has its place.
+        self.rehearsed: int | None = None  # The rank that this spare rehearses.
         self.trains = False  # A Model.train has begun.
         if self.worker.solo:
             _ = self.place
@@ -48,14 +48,14 @@ class Engine(Seat):
         self.numbers: Final = _operators.Numbers()
 
     def begin(self) -> None:
-        """Answer collectives from now on."""
+        """Install what operators call before they exchange gradients or give an echo."""
         self._watch()
 
     # ---- The place in the job -------------------------------------------------------------------
 
     @property
     def place(self) -> _core.Place:
-        """Wait for the rank."""
+        """Wait for the place; the first time, also set the rank's variables in os.environ."""
         if self._place is None:
             place = super().place
             if self.by_agent or "RANK_ID" not in os.environ:
@@ -76,7 +76,7 @@ class Engine(Seat):
     # ---- Groups ---------------------------------------------------------------------------------
 
     def create_group(self, name: str, ranks: Sequence[int]) -> None:
-        """Remember a group."""
+        """Note the ranks of a group. UserError: the name has others, or there are no such ranks."""
         members = tuple(int(rank) for rank in ranks)
         if name in _WORLDS:
             raise UserError(f"a group can not be called '{name}', which is the group of all ranks")
@@ -118,12 +118,12 @@ class Engine(Seat):
         return members.index(self.rank) if self.rank in members else 0, len(members)
 
     def use(self, name: str, by_model: bool = False) -> int:
-        """Return the number of a group that will be used; `by_model`: in a Model's collectives."""
+        """Return the number of a group, and connect it. `by_model`: a Model will use it."""
         index = self.group(name)
         if index not in self._used:
             self._used[index] = None
             if self._began_anew(by_model):
-                self._begin_plain()  # Connects it, too.
+                self._begin_plain()  # Connects the group, too.
             else:
                 self._connect(index)
         return index
@@ -131,8 +131,8 @@ class Engine(Seat):
     def _began_anew(self, by_model: bool) -> bool:
         """Return whether all processes have begun again from the top, in the program's own loop.
 
-        In that case no other rank waits in a training that this process has yet to reach, so echoes
-        will not do. Each collective needs the other ranks, from the first one on.
+        In that case the other ranks make the same collectives at the same time as this one, so they
+        have to answer, from the first collective on. An echo would be wrong.
         """
         if self.phase is not Phase.EARLY or self.rehearsing or self.world_size == 1:
             return False
@@ -145,7 +145,7 @@ class Engine(Seat):
         return known in (None, PLAIN_BYTES) and not protected
 
     def number(self, group: str, *kind: Any) -> int:
-        """Return the number of the operator made now among its kind; it is equal on all ranks."""
+        """Return the number, equal on all ranks, of the operator that is made now."""
         return self.numbers.next((self.group(group), *kind), self.trains)
 
     def set_phase(self, phase: Phase) -> None:
@@ -165,7 +165,7 @@ class Engine(Seat):
         _operators.on_echo(self._warn_alone if early else None)
 
     def _warn_alone(self) -> None:
-        """Say that nobody answers a collective; called by an operator."""
+        """Say that a collective before the training gets an echo. An operator calls this."""
         if self.world_size > 1 and self.restarted and not self.rehearsing:
             self.say_once(
                 "this process takes another's place and is not with the others yet: a collective "
@@ -174,7 +174,7 @@ class Engine(Seat):
             )
 
     def _begin_plain(self) -> None:
-        """Begin a training in the program's own loop; called by an operator."""
+        """Begin a training in the program's own loop. An operator calls this."""
         try:
             if self.rehearses:
                 self.worker.rehearsal_skips(
@@ -190,7 +190,7 @@ class Engine(Seat):
                 session.join()
                 session.begin_step()
             self.set_phase(Phase.PLAIN)
-        except BaseException as error:  # In C nobody would hear of it.
+        except BaseException as error:  # C, which calls this, drops exceptions.
             say(str(error))
             os._exit(1)
 
@@ -227,7 +227,7 @@ class Engine(Seat):
             )
         place = self.place
         self.session = self.worker.open(private_bytes=private_bytes, own_later=True)
-        if place.directory:  # A helper knows the size from here.
+        if place.directory:  # private_bytes() reads it, in a helper.
             note = Path(place.directory) / f"{_SIZE_FILE}.{place.rank}"
             note.write_text(str(private_bytes))
             note.rename(Path(place.directory) / _SIZE_FILE)
@@ -237,19 +237,19 @@ class Engine(Seat):
 
 
 def _finish() -> None:
-    """Wait for operations that MindSpore still runs; the program's end is not before."""
+    """Wait, at the end of the program, for operations that MindSpore still runs."""
     if getattr(sys, "last_value", None) is not None:
         return  # An exception has ended the program.
     try:
-        either(COMPILERS)._pynative_executor.sync()  # Of graphs as well.
-    except Exception as error:  # A program that waited would have ended with it.
+        either(COMPILERS)._pynative_executor.sync()  # Waits for graphs as well.
+    except Exception as error:  # Had the program waited itself, this would have ended it.
         say(str(error))
         sys.stdout.flush()
         os._exit(1)
 
 
 def private_bytes(directory: str) -> int | None:
-    """Return the size of the state of a job's ranks, if they have one yet."""
+    """Return the size of the states of a job's ranks; None: no rank has one yet."""
     try:
         return int((Path(directory) / _SIZE_FILE).read_text())
     except (OSError, ValueError):

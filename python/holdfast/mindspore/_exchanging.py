@@ -1,4 +1,4 @@
-"""Gradient functions that exchange, in semi-automatic parallel, and the exchange itself."""
+"""The exchange of gradients in semi-automatic parallel, and gradient functions that make it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Exchange(nn.Cell):  # type: ignore[misc]
     """Returns gradients unchanged until begin(), then their mean over all ranks."""
 
     def __init__(self, weights: Sequence[Any]) -> None:
-        """`weights`: the parameters that the gradients are of."""
+        """`weights`: the parameters whose gradients it gets."""
         super().__init__(auto_prefix=False)
         self.weights_of = list(weights)
         self.reducer: Any = nn.Identity()
@@ -30,47 +30,47 @@ class Exchange(nn.Cell):  # type: ignore[misc]
         self.reducer = reducer
 
     def __call__(self, grads: Any) -> Any:
-        """Reduce outside of a graph: one compiled before begin() would go on without exchange."""
+        """Reduce outside of a graph. A graph compiled before begin() would never exchange."""
         return self.construct(grads)
 
     def construct(self, grads: Any) -> Any:
-        """Reduce, in a graph and outside of it."""
-        if isinstance(grads, Tensor):  # From one weight that is in no list.
+        """Reduce, within a graph or outside."""
+        if isinstance(grads, Tensor):  # Of a single weight, given without a list.
             return self.reducer((grads,))[0]
         return self.reducer(grads)
 
 
 def take_rank_0s(engine: Engine, weights: Sequence[Any]) -> None:
     """Give all ranks rank 0's parameters."""
-    if not weights or engine.phase in (Phase.ECHO, Phase.LIVE):  # A successor would come alone.
+    if not weights or engine.phase in (Phase.ECHO, Phase.LIVE):  # The others would not come.
         return
     number = engine.number("", "Broadcast", 0)
     operator = _operators.broadcast(engine.use(""), engine.world_size, 0, number)
     of_rank_0 = _broadcast.Broadcast(operator)(tuple(w.value() for w in weights))
     for weight, value in zip(weights, of_rank_0):
-        ops.assign(weight, value)  # In place: an optimizer that has run keeps the old memory.
+        ops.assign(weight, value)  # In place: optimizers hold this memory.
 
 
 def flag(gradient: Any, name: str) -> bool:
-    """Return a flag of a gradient operator; GradOperation lacks some that _Grad has."""
+    """Return a flag of a gradient operator; False if it lacks it, as GradOperation may."""
     return bool(getattr(gradient, name, False))
 
 
 def shape(gradient: Any) -> tuple[bool, bool, bool]:
-    """Return whether it gives a value first, more outputs after, and gradients of inputs, too."""
+    """Return whether a gradient operator gives a value, more outputs, and gradients of inputs."""
     both = flag(gradient, "get_all") or flag(gradient, "get_by_position")
     return flag(gradient, "get_value"), flag(gradient, "has_aux"), both
 
 
 def refuse_ids() -> None:
-    """Raise UserError, since this is not offered."""
+    """Raise UserError: gradients with ids are not offered."""
     raise UserError(
         "in semi-automatic parallel, gradients with return_ids=True are not exchanged; leave that "
         "out: gradients come in the order of the weights"
     )
 
 
-# MindSpore's graph compiler reads the source of these.
+# MindSpore's graph compiler reads the source of the functions down to exchanging().
 def _part(grads: Any, mean: Any, both: bool) -> Any:
     if both:
         return grads[0], mean(grads[1])
@@ -78,7 +78,7 @@ def _part(grads: Any, mean: Any, both: bool) -> Any:
 
 
 def placed(out: Any, mean: Any, value: bool, rest: bool, both: bool) -> Any:
-    """Return what a gradient function gave, with the mean of its gradients."""
+    """Return the result of a gradient function, with its gradients replaced by their mean."""
     if value:
         return out[0], _part(out[1], mean, both)
     if rest:

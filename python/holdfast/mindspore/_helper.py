@@ -1,7 +1,7 @@
 """Take the place of a lost process while the others write their last checkpoint.
 
-A helper does not train and does not import MindSpore. With it the group is whole again within
-milliseconds, so that all agree on one version before one of them writes it.
+A helper does not train and does not import MindSpore. It makes the group whole again within
+milliseconds, so that all ranks agree on one version before one of them writes it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run() -> NoReturn:
                 everyone = hello(session, HELPER, bytes(16), bytes(8))
                 if all(one.kind == HELPER for one in everyone):
                     _save_alone(job, session)
-                session.world.barrier()  # Nobody comes: it ends with the job, or by the next fault.
+                session.world.barrier()  # Ends with the job, or by a fault.
             except MarkedError:
                 continue
     except Error as error:

@@ -18,7 +18,7 @@ _NAME = "mindspore"
 
 
 def help_to_save() -> NoReturn:
-    """Be the helper of a dying gasp."""
+    """Become a helper, which takes a lost process's place during the last checkpoint."""
     from holdfast.mindspore import _helper
 
     _helper.run()
@@ -35,13 +35,13 @@ class _Loader:
         return getattr(self._loader, name)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        """Make the module as usual. None is half made yet: a helper can import MindSpore itself."""
+        """Make the module as usual. First act in roles that need no MindSpore."""
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self._finder]
         _role.before_import(help_to_save)
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run MindSpore's own code, then ours."""
+        """Run MindSpore's own code between the two halves of Holdfast's start."""
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
@@ -57,7 +57,7 @@ class _Loader:
 
 
 class _Finder:
-    """Finds mindspore in its usual place, and nothing else."""
+    """Finds only mindspore, in its usual place."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -65,7 +65,7 @@ class _Finder:
         """Return MindSpore's own spec with our loader around its own."""
         if name != _NAME:
             return None
-        # Nothing else is done here: a program may only ask whether MindSpore is there.
+        # Only find: a program may just ask whether MindSpore is installed.
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
             spec.loader = _Loader(spec.loader, self)  # type: ignore[assignment]

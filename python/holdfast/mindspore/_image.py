@@ -19,8 +19,8 @@ from holdfast._head import Head
 
 _MAGIC: Final = b"hfmsimg1"
 _ALIGN: Final = 64
-OTHERS: Final = "a callback's "  # Before the names of parameters that callbacks hold.
-_ROOM: Final = 2 << 20  # Room to grow, for table and objects.
+OTHERS: Final = "a callback's "  # Prefix of the names of parameters that callbacks hold.
+_ROOM: Final = 2 << 20  # Bytes by which table and objects may grow.
 
 Array = Any  # numpy.ndarray of any type.
 See = Callable[[Sequence[str], Sequence[Array], dict[str, Any]], None]
@@ -31,7 +31,7 @@ compare.argtypes = [c.c_void_p, c.c_void_p, c.c_size_t]
 
 
 def memory(parameter: Any) -> Array:
-    """Return the memory of a parameter, with which the graph computes; never a copy."""
+    """Return the memory of a parameter in which graphs compute; never a copy."""
     return parameter.asnumpy()
 
 
@@ -45,7 +45,7 @@ class Image:
         others: Sequence[Any] = (),
         room: int = 0,
     ) -> None:
-        """Measure the image. `objects`: those that the first image will hold.
+        """Measure the image. `objects`: what the first image will hold besides parameters.
 
         `others`: parameters that are not the network's. `room`: bytes for objects, beyond the
         usual.
@@ -59,7 +59,7 @@ class Image:
         self._offsets = _offsets(self._start, [a.nbytes for a in arrays])
         end = self._offsets[-1] + arrays[-1].nbytes
         self.bytes = end + -end % 4096
-        self.used: tuple[tuple[int, int], ...] = ()  # Of the image that was written last.
+        self.used: tuple[tuple[int, int], ...] = ()  # Ranges of the image that was written last.
         self.digest = hashlib.sha256(self._table).digest()[:16]
 
     def _entries(self, arrays: Sequence[Array]) -> list[Any]:

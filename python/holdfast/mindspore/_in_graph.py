@@ -1,8 +1,8 @@
 """Exchange gradients that a graph makes itself, in semi-automatic parallel.
 
 MindSpore's compiler asks Python for each name that it meets, and for each object that a graph
-makes. If one gives the gradients of weights, the answer is a function that gives their mean over
-all ranks. The compiler reads that function's source as it reads the program's.
+makes. If that thing gives the gradients of weights, the answer is a function that gives the mean of
+these gradients over all ranks. The compiler reads that function's source like the program's.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from holdfast.mindspore._exchanging import Exchange, flag, placed, reduces, refu
 from holdfast.mindspore._imported import COMPILERS, either, imported
 from holdfast.mindspore._semi import Semi
 
-# The second of two names is from older versions.
+# New and old name of the module.
 _PARSERS: Final = ("mindspore.graph._parse", "mindspore._extends.parse")
-# A graph made of a call from outside of graphs (base.py: after_grad) has its exchange there.
-# And our own functions ask for what they stand for.
+# Modules whose names are answered as usual. In the first, gradients asked for outside of graphs
+# (base.py: after_grad) are exchanged by the caller; the second holds the functions given here.
 _LEFT_ALONE: Final = ("mindspore.ops.composite", "holdfast.mindspore")
 
 
@@ -43,7 +43,7 @@ _refuse_ids_here = constexpr(refuse_ids)
 
 
 def _maker(make: Any, mean: Exchange) -> Callable[..., Any]:
-    """Return a replacement of _get_grad_op, with which grad and value_and_grad make operators."""
+    """Return a replacement of _get_grad_op, by which grad and value_and_grad make operators."""
 
     def made(*flags):  # type: ignore[no-untyped-def]
         listed, both, rest, value, ids = flags[:5]
@@ -68,19 +68,19 @@ def _maker(make: Any, mean: Exchange) -> Callable[..., Any]:
 
 
 class _Answers:
-    """Stands between the compiler and the names that it asks for."""
+    """Answers the compiler when it asks for names."""
 
     def __init__(self, semi: Semi) -> None:
         self._semi = semi
-        self._made: dict[int, tuple[Any, Any]] = {}  # By id, with the original.
+        self._made: dict[int, tuple[Any, Any]] = {}  # By id of the original: it and its stand-in.
         self._get_grad_op = imported("mindspore.ops.function.grad.grad_func")._get_grad_op
         other = imported("mindspore.experimental.optim.optimizer").Optimizer
         self.optimizers = (nn.Optimizer, other)
-        self.exchanges = False  # The graph being compiled has some of these answers.
-        self.updates = False  # It has some optimizer.
+        self.exchanges = False  # The graph being compiled has a stand-in.
+        self.updates = False  # The graph being compiled has an optimizer.
 
     def answer(self, namespace: Any, found: Any) -> Any:
-        """Return the meaning of a name."""
+        """Return what a name stands for: `found`, or a stand-in for it."""
         if isinstance(found, self.optimizers):
             self.updates = True
         if not self._semi.asked or namespace.name.startswith(_LEFT_ALONE):
@@ -93,7 +93,7 @@ class _Answers:
         return self._stand_in(found, _maker) if found is self._get_grad_op else found
 
     def stand_in(self, found: Any) -> Any:
-        """Return the stand-in for an object that gives gradients of weights, or the object."""
+        """Return the stand-in for an object that gives gradients of weights; else the object."""
         if not isinstance(found, (base.GradOperation, base._Grad)):
             return found
         if not (self._semi.asked and found.get_by_list):
@@ -110,7 +110,7 @@ class _Answers:
 
 
 class _Graphs:
-    """Knows which graphs update weights. Those that exchange begin with rank 0's weights."""
+    """Knows which graphs update weights, and has those that exchange begin with rank 0's."""
 
     def __init__(self, semi: Semi, answers: _Answers, numbers: _operators.Numbers) -> None:
         self._semi, self._answers, self._numbers = semi, answers, numbers
@@ -195,7 +195,7 @@ class _Phase:
 
 
 def apply(semi: Semi, numbers: _operators.Numbers) -> None:
-    """Answer the compiler."""
+    """Put the answers into the compiler, and watch graphs and optimizers."""
     answers, parser = _Answers(semi), either(_PARSERS)
     usual_name, usual_object = parser.resolve_symbol, parser.create_instance
 

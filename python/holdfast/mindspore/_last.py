@@ -1,4 +1,4 @@
-"""The dying gasp: MindSpore's own handlers write a last checkpoint of the version all agree on."""
+"""The dying gasp: MindSpore's own handlers write a last checkpoint, of a version that all have."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _OLD_NAME: Final = "tft_saved_checkpoints-step_"
 
 
 def warm_up(place: _core.Place) -> None:
-    """Write a small checkpoint and drop it: the first one of a process imports and looks things up.
+    """Write a small checkpoint and drop it, since a process's first checkpoint takes longer.
 
-    In the gasp that would be a good part of the time for which a second fault could come.
+    In the gasp, that time would be a large part of the time in which a second fault may come.
     """
     import mindspore as ms
 
@@ -38,10 +38,10 @@ def warm_up(place: _core.Place) -> None:
 
 
 def gasp(engine: Engine, session: _core.Session, saves: bool) -> None:
-    """Write the checkpoint if this rank is to, and end the job. Return only if a fault came."""
+    """End the job; if this rank `saves`, write the checkpoint first. Return only after a fault."""
     if not saves:
         with contextlib.suppress(MarkedError):
-            session.world.barrier()  # Nobody comes: it ends with the job, or by the next fault.
+            session.world.barrier()  # Ends with the job, or by a fault.
         return
     if session.version == 0:
         raise engine.job.fail("a process was lost before the first step; there is nothing to save")
@@ -57,7 +57,7 @@ def gasp(engine: Engine, session: _core.Session, saves: bool) -> None:
 
 
 def save(place: _core.Place) -> str:
-    """Write the checkpoint; return what to say of where it is."""
+    """Write the checkpoint; return words that say where it is."""
     if "save_ckpt" not in registry.handlers:
         raise Error(
             "the program has no TrainFaultTolerance (or TFTRegister) among its callbacks, which "
@@ -67,9 +67,9 @@ def save(place: _core.Place) -> str:
     callback = registry.handlers["save_ckpt"][1]
     path = getattr(callback, "ckpt_save_path", None)
     if hasattr(callback, "cur_step_num"):
-        callback.cur_step_num = step  # Its own lacks its initial_step; it goes into the file.
+        callback.cur_step_num = step  # Goes into the file; without this, initial_step is missing.
     if path is not None and not _clear(Path(path), step, place):
-        return str(Path(path) / f"{_NAME}{step}")  # Another has, and was lost then.
+        return str(Path(path) / f"{_NAME}{step}")  # Another rank has written it, and was lost then.
     with _quick_writer():
         registry.call("save_ckpt", step, [{"type": 1, "ranks": [place.rank]}], registry.args)
     registry.call("rename", step)
@@ -77,16 +77,16 @@ def save(place: _core.Place) -> str:
         return "its ckpt_save_fn's file"
     old = Path(path) / f"{_OLD_NAME}{step}"
     if old.is_dir() and not old.is_symlink():
-        old.rename(Path(path) / f"{_NAME}{step}")  # 2.7: then _link() gives it both names.
+        old.rename(Path(path) / f"{_NAME}{step}")  # From 2.7; _link() gives it the old name, too.
     _note(place, step).touch(0o600)
     return _link(Path(path), step)
 
 
 @contextlib.contextmanager
 def _quick_writer() -> Iterator[None]:
-    """Let MindSpore write each value of a checkpoint from its memory, the same bytes.
+    """Let MindSpore write the values of a checkpoint straight from their memory; same bytes.
 
-    Its own way (serialization.py:513) copies each four times, through protobuf's Python classes.
+    Its own way (serialization.py:513) copies each value four times, by protobuf's Python classes.
     """
     from mindspore.train import serialization
 
@@ -142,7 +142,7 @@ def _clear(path: Path, step: int, place: _core.Place) -> bool:
     for folder in (path / f"{_OLD_NAME}{step}", path / f"{_NAME}{step}"):
         shutil.rmtree(path / f"{folder.name}_tmp", ignore_errors=True)
         if folder.is_symlink():
-            folder.unlink()  # 2.7 could not give its folder this name.
+            folder.unlink()  # Else 2.7 could not use this name for its folder.
         elif folder.exists():
             aside = next(
                 name
@@ -161,9 +161,9 @@ def _link(path: Path, step: int) -> str:
 
 
 def save_image(values: dict[str, Any], objects: dict[str, Any], place: _core.Place) -> str:
-    """Write the checkpoint where no process of the training is left; return what to say.
+    """Write the checkpoint if no process of the training is left; return a sentence about it.
 
-    `values`: the parameters' by their names; `objects`: what else the state has.
+    `values`: of the parameters, by their names; `objects`: what else the state holds.
     """
     where: dict[str, Any] | None = objects.get("gasp")
     if where is None:

@@ -1,4 +1,4 @@
-"""Start MindSpore programs: our msrun with MindSpore's options, or any command, with the hook."""
+"""Start MindSpore programs with Holdfast's hook: by msrun's options, or by any command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GASP_HELPERS: Final = 2
 
 
 def environment(base: dict[str, str]) -> dict[str, str]:
-    """Return `base` with our hook, our packages and our msrun first in the paths."""
+    """Return `base` with Holdfast's hook, packages and msrun first in the paths."""
     result = dict(base)
     own = [str(_PACKAGE / "_site"), str(_PACKAGE.parent.parent)]
     paths = {"PYTHONPATH": own, "PATH": [str(_PACKAGE / "bin"), str(Path(sys.executable).parent)]}
@@ -34,7 +34,7 @@ def environment(base: dict[str, str]) -> dict[str, str]:
 
 
 def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
-    """Return the native msrun's arguments. It has all options; here the script gets its Python."""
+    """Return the native msrun's arguments. Adds Python before a script, and spares if needed."""
     options: list[str] = []
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] != "--":
@@ -47,11 +47,11 @@ def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
         if name in ("--continue", "--strict_rehearsals"):
             options.append(name)
             continue
-        if name == "--rehearse":  # Ours; it has no value.
+        if name == "--rehearse":  # Not an option of the native msrun.
             variables["HOLDFAST_REHEARSING_SPARES"] = "1"
             continue
         if not mark and not rest:
-            options.append(name)  # Its value is missing, as the native msrun will say.
+            options.append(name)  # The native msrun will say that its value is missing.
         else:
             options.append(f"{name}={value if mark else rest.pop(0)}")
     if rest and rest[0] == "--":
@@ -92,7 +92,7 @@ def msrun(words: Sequence[str]) -> NoReturn:
         raise SystemExit(2)
     at = arguments.index("--") + 1 if "--" in arguments else len(arguments)
     script = _script(arguments[at:])
-    # Otherwise Python says so at every start of every worker.
+    # Otherwise each worker would fail at each of its starts.
     if script and script.endswith(".py") and not Path(script).is_file():
         print(f"holdfast: there is no script '{script}' in {os.getcwd()}", file=sys.stderr)
         raise SystemExit(2)
@@ -111,11 +111,11 @@ def _script(command: list[str]) -> str | None:
 
 
 def _forked(script: str | None, variables: dict[str, str]) -> list[str]:
-    """Return the option with which msrun asks a nursery for its processes, if that can run them."""
+    """Return the option by which msrun uses a nursery, if one can run this script."""
     nursling = _PACKAGE.parent / "bin" / "nursling"
     if not (script and nursling.exists() and fits_nursery(Path(script))):
         return []
-    # After a last checkpoint is asked for, successors import no MindSpore.
+    # With a gasp, only first processes import MindSpore: their successors are helpers.
     return ["--forked=first" if _switches.gasp(variables) else "--forked=all"]
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from holdfast.mindspore._engine import Engine
 
 
-# MindSpore's graph compiler reads the source of this.
+# MindSpore's graph compiler reads the source of this function.
 def agree(self, grad, init_value, exit_value):  # type: ignore[no-untyped-def]
     """Replace ExitByRequest.exit_by_request: write down whether all ranks were asked to leave."""
     if self.is_distributed:
@@ -23,7 +23,7 @@ def agree(self, grad, init_value, exit_value):  # type: ignore[no-untyped-def]
 
 
 class _Numbered:
-    """MindSpore's context, but with another device for each rank."""
+    """MindSpore's context, except that device_id is the rank."""
 
     def __init__(self, real: Any, engine: Engine) -> None:
         self._real, self._engine = real, engine
@@ -38,8 +38,8 @@ class _Numbered:
 
 def apply(engine: Engine) -> None:
     """Install all replacements."""
-    # Its sum is not ordered after the gradients' (utils.py:74), so a rank may come to them in the
-    # other order.
+    # The usual function's all-reduce is not ordered after the gradients' (utils.py:74), so ranks
+    # might make the two in different orders.
     imported("mindspore.utils.utils").ExitByRequest.exit_by_request = agree
     module = imported("mindspore.train.callback._on_request_exit")
     # The folder is rank_<device_id> (line 314): on the CPU all ranks write to rank_0, at once.

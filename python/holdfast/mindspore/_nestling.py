@@ -21,8 +21,8 @@ _NAME: Final = "mindspore"
 class _Adopter:
     """Finds the mindspore that is loaded already, so that its import only applies the shims.
 
-    Its modules are hidden until then. Otherwise `from mindspore.nn import Dense` would find one of
-    them without asking for the package itself.
+    Until then, MindSpore's modules are hidden. Otherwise `from mindspore.nn import Dense` would
+    find mindspore.nn without importing the package itself.
     """
 
     def __init__(self, request: Request) -> None:
@@ -43,7 +43,7 @@ class _Adopter:
         """Return a spec that takes the module that is loaded already."""
         if name != _NAME:
             return None
-        # Nothing else is done here: a program may only ask whether MindSpore is there.
+        # Only find: a program may just ask whether MindSpore is installed.
         self._spec = self._modules[_NAME].__spec__
         loader: Any = self
         spec = importlib.machinery.ModuleSpec(_NAME, loader, is_package=True)
@@ -51,7 +51,7 @@ class _Adopter:
         return spec
 
     def _start_anew(self) -> NoReturn:
-        """Become a process that imports by itself: the loaded module knows another environment."""
+        """Run a new Python that imports by itself, since the environment is no longer the same."""
         changed = {k for k, _ in set(os.environ.items()) ^ set(self._environment.items())}
         say(
             f"the program sets {', '.join(sorted(changed))} before it imports MindSpore, so it is "
@@ -60,7 +60,7 @@ class _Adopter:
         os.execve(self._request.argv[0], self._request.argv, self._request.environment)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """Return the loaded module, if the environment that it knows is still the same."""
+        """Return the loaded module, if the environment is still the one of its import."""
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         _role.before_import(help_to_save)
         if dict(os.environ) != self._environment:

@@ -10,7 +10,7 @@ from holdfast import _nursery
 
 
 def prepare() -> None:
-    """Import MindSpore and all that the shims and the first graph need; bind no names."""
+    """Import MindSpore and all that the shims and the first graph need."""
     import mindspore  # noqa: F401
 
     import holdfast.mindspore._boot
@@ -18,7 +18,7 @@ def prepare() -> None:
 
 
 def main() -> None:
-    """Serve; in each forked process, run its script."""
+    """Serve requests; in each forked process, run the script."""
     request = _nursery.serve(prepare)
     if request is not None:
         from holdfast.mindspore import _nestling

@@ -1,4 +1,4 @@
-"""Make graph operators of Holdfast's collectives: MindSpore calls libholdfast_mindspore.so."""
+"""Make MindSpore's operators for Holdfast's collectives, in libholdfast_mindspore.so."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from holdfast._errors import UserError
 _LIBRARY: Final = Path(__file__).resolve().parent.parent / "lib" / "libholdfast_mindspore.so"
 REDUCE, GATHER, SCATTER, BROADCAST = range(4)
 _TEXT_ROOM: Final = 1024
-_NUMBERS: Final = 256  # Operators of one kind in one group; then numbers begin again.
-_OF_A_GRAPH: Final = 1000  # Above the numbers of operators that the program makes by itself.
+_NUMBERS: Final = 256  # Of operators of one kind in one group; after that they begin again.
+_OF_A_GRAPH: Final = 1000  # Added to numbers of operators that a graph's text makes.
 
 
 def _load() -> c.CDLL:
     if not _LIBRARY.exists():
         raise ImportError(f"{_LIBRARY} is missing; install Holdfast anew with `pip install .`")
-    assert _abi.lib  # Loads the library below it.
+    assert _abi.lib  # This library needs libholdfast.so to be loaded.
     lib = c.CDLL(str(_LIBRARY))
     lib.hfg_describe.argtypes = [c.c_uint32, *[c.c_int32] * 5, c.c_float, *[c.c_int32] * 4]
     lib.hfg_group.argtypes = [c.c_uint32, c.c_void_p]
@@ -39,7 +39,7 @@ _indices: Final[dict[tuple[Any, ...], int]] = {}
 
 
 def most_groups() -> int:
-    """Return how many groups there can be."""
+    """Return the largest number of groups."""
     return int(_lib.hfg_groups())
 
 
@@ -49,48 +49,52 @@ def connect(group: int, handle: int | None) -> None:
 
 
 def status() -> tuple[Status, str]:
-    """Return the first status since clear() that was not OK, and its sentence."""
+    """Return the first status since clear() that was not OK, and its error sentence."""
     text = c.create_string_buffer(_TEXT_ROOM)
     return Status(_lib.hfg_status(text, _TEXT_ROOM)), text.value.decode("utf-8", "replace")
 
 
 def strict(on: bool) -> None:
-    """Have a collective that is cut short end the process, as no step would notice the mark."""
+    """Choose whether a collective that a fault cuts short ends the process.
+
+    It has to where no step would notice it: outside of steps.
+    """
     _lib.hfg_strict(on)
 
 
 _Callback = c.CFUNCTYPE(None)
-_kept: list[Any] = []  # C may still call these.
+_kept: list[Any] = []  # Held for good, since C may still call them.
 
 
 def on_training(function: Callable[[], None] | None) -> None:
-    """Call a function, in an operator's thread, before gradients are exchanged; None: nothing."""
+    """Have an operator call a function before gradients are exchanged. None: call nothing."""
     _kept.append(_Callback(function) if function else _Callback())
     _lib.hfg_on_training(_kept[-1])
 
 
 def on_echo(function: Callable[[], None] | None) -> None:
-    """Call a function, in an operator's thread, before an operator gives an echo; None: nothing."""
+    """Have an operator call a function before it gives an echo. None: call nothing."""
     _kept.append(_Callback(function) if function else _Callback())
     _lib.hfg_on_echo(_kept[-1])
 
 
 def clear() -> None:
-    """Forget all statuses."""
+    """Set the status to OK."""
     _lib.hfg_clear()
 
 
 def count() -> int:
-    """Return how many collectives were exchanged with others so far."""
+    """Return how many collectives have been made with other ranks so far."""
     return int(_lib.hfg_count())
 
 
 class Numbers(threading.local):
-    """Number operators as they are made, alike on all ranks. A rehearsal's thread has its own.
+    """Numbers operators as they are made, equally on all ranks. Each thread counts for itself.
 
-    A successor has run the program's first lines, as all have, and compiles the same graphs. But it
-    has not made the operators that callbacks made in steps before it came. So all of those have
-    number 0, and run in the order in which Python calls them.
+    A successor has run the program's first lines, as all ranks have, and compiles the same graphs.
+    But it has not made the operators that callbacks made in steps before it came. So operators that
+    are made after the training has begun, outside of graphs, all have number 0. They run in the
+    order in which Python calls them.
     """
 
     def __init__(self) -> None:
@@ -99,7 +103,7 @@ class Numbers(threading.local):
         self._in_graph: dict[Any, int] | None = None
 
     def next(self, kind: Any, has_trained: bool) -> int:
-        """Return the number of an operator that is made now."""
+        """Return the number of an operator of a kind that is made now."""
         if has_trained and self._in_graph is None:
             return 0
         made = self._made if self._in_graph is None else self._in_graph
@@ -109,7 +113,7 @@ class Numbers(threading.local):
     @contextlib.contextmanager
     def of_a_graph(self) -> Iterator[None]:
         """Count separately the operators that a graph's text makes while it is compiled."""
-        if _ordered:  # The program may have set another level since.
+        if _ordered:  # The program may have changed the level since.
             in_one_order()
         before, self._in_graph = self._in_graph, {}
         try:
@@ -148,11 +152,11 @@ _ordered = False
 def in_one_order() -> None:
     """Have graphs that are compiled from now on run in their compiled order.
 
-    MindSpore's runtime starts operators as they become ready, in an order of each process's own.
-    The first step of a process has another order than the second. By their names, it ties its own
-    collectives to each other in the compiled order (LinkControlArrowByCommunicationNode). With this
-    level of memory optimization it ties all operators (LinkControlArrowByExecutionOrder). Steps
-    take no longer.
+    MindSpore's runtime starts operators as they become ready. That order differs between processes,
+    and between the first and the second step of a process. MindSpore ties only its own collectives,
+    which it knows by name, to the compiled order (LinkControlArrowByCommunicationNode). With memory
+    optimization level O1, it ties all operators to that order (LinkControlArrowByExecutionOrder).
+    Steps take no longer.
     """
     global _ordered
     from mindspore import context
@@ -161,9 +165,9 @@ def in_one_order() -> None:
     context._context().set_memory_optimize_level("O1")
 
 
-# With a side effect, the compiler keeps operators in the order of the program's text, and keeps one
-# whose result only some ranks use. The input of an adjoint is often a constant, so the adjoint
-# could come before its operator. To prevent this it takes that operator's result as well.
+# An operator is declared to have a side effect. So the compiler keeps operators in the order of the
+# program's text, and keeps an operator whose result only some ranks use. An adjoint takes the
+# operator's result as a second input, since its first is often a constant: it must not run earlier.
 def _custom(
     slot: int, shapes: Callable[..., Any], types: Callable[..., Any], bprop: Any, into: Any = None
 ) -> Any:
@@ -195,9 +199,9 @@ def reduce(
 ) -> Any:
     """Make the operator that reduces each of its inputs over the group.
 
-    `number`: its number among its kind, alike on all ranks. It is refused if the others are at
-    another number. `factor`: the sum is multiplied by it. `training`: its inputs are gradients.
-    `into`: an uninitialised ops.Custom that becomes this operator.
+    `number`: from Numbers. The operator fails if other ranks run one with another number.
+    `factor`: the sum is multiplied by it. `training`: the inputs are gradients. `into`: an
+    uninitialised ops.Custom that becomes this operator.
     """
     slot = _slot(REDUCE, op, group, 0, size, number, factor, training)
     bprop = None
@@ -209,7 +213,7 @@ def reduce(
 
 
 def gather(group: int, size: int, place: int, number: int = 0, into: Any = None) -> Any:
-    """Make the operator that joins the inputs of all ranks. `place`: this rank's in the group."""
+    """Make the operator that joins all ranks' inputs. `place`: this rank's index in the group."""
     back = _slot(SCATTER, Op.SUM, group, 0, size, number, place=place, backward=True)
     adjoint = _custom(back, lambda shape, after: _part(shape, size), _first, None)
     slot = _slot(GATHER, Op.SUM, group, 0, size, number)
@@ -217,7 +221,7 @@ def gather(group: int, size: int, place: int, number: int = 0, into: Any = None)
 
 
 def scatter(group: int, size: int, place: int, op: Op, number: int = 0, into: Any = None) -> Any:
-    """Make the operator that reduces its input and keeps this rank's part, by its place."""
+    """Make the operator that reduces inputs and keeps this rank's part; `place` as in gather()."""
     bprop = None
     if op is Op.SUM:
         back = _slot(GATHER, Op.SUM, group, 0, size, number, backward=True)
@@ -239,7 +243,7 @@ def _part(shape: Sequence[int], size: int) -> list[int]:
     return [shape[0] // size, *shape[1:]]
 
 
-# MindSpore's graph compiler reads the source of these. It can make no operator in there.
+# MindSpore's graph compiler reads the source of each `bprop`. No operator can be made in it.
 def _backward(adjoint: Any) -> Callable[..., Any]:
     def bprop(x, out, dout):  # type: ignore[no-untyped-def]
         return (adjoint(dout, out),)
@@ -248,7 +252,7 @@ def _backward(adjoint: Any) -> Callable[..., Any]:
 
 
 def _backward_of_one(adjoint: Any) -> Callable[..., Any]:
-    """Return the backward function of MAX and MIN: ranks that had the result get the gradient."""
+    """Return the backward function of MAX and MIN: elements equal to the result get gradients."""
     from mindspore import ops
 
     equal, cast, type_of = ops.Equal(), ops.Cast(), ops.DType()

@@ -1,8 +1,8 @@
-"""The results of finished calls of Model.train, for a process that passes these calls.
+"""What finished calls of Model.train left, for a process that passes over these calls.
 
-That process has later weights, and its callbacks have heard nothing. So Model.eval between two
-calls returns the result that it had there, and the callbacks get the contents that they had when
-their call ended.
+A successor does not repeat finished calls. It already has later weights, and its callbacks were not
+called. So Model.eval between two such calls returns its former result, and the callbacks get the
+contents that they had when their call ended.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any, Final
 from holdfast.mindspore import _bulk, _callbacks
 from holdfast.mindspore._data import NoDataError, dumps
 
-_MOST_RESULTS: Final = 64 << 10  # Both are written at every step.
-_MOST_HELD: Final = 256 << 10
+_MOST_RESULTS: Final = 64 << 10  # Bytes, written at every step.
+_MOST_HELD: Final = 256 << 10  # The same.
 
 
 class Evaluated:
-    """Results of Model.eval, by the call of Model.train that each came after."""
+    """Results of Model.eval, by the call of Model.train that came before each."""
 
     def __init__(self) -> None:
-        """There is none yet."""
-        self.kept: dict[tuple[int, int], bytes] = {}  # Pickled, by call and place.
+        """Begin without results."""
+        self.kept: dict[tuple[int, int], bytes] = {}  # Pickled, by call and number after it.
         self._last = 0, 0
-        self.packed = b""  # All of them, for the state.
+        self.packed = b""  # All results, for the state.
 
     def next(self, call: int) -> tuple[int, int]:
-        """Return the place of the next result, which comes after a call."""
+        """Return the key of the next result: the call before it, and its number after that call."""
         self._last = call, self._last[1] + 1 if self._last[0] == call else 1
         return self._last
 
@@ -50,13 +50,13 @@ class Evaluated:
 
 
 class Former:
-    """The callbacks of calls that have ended, written down once at the end of their call."""
+    """Contents of the callbacks of calls that have ended, as they were at their call's end."""
 
     def __init__(self) -> None:
-        """There is none yet."""
-        self._kept: dict[tuple[int, int], bytes] = {}  # By call and place in it; oldest first.
-        self.packed = b""  # All of them, for the state.
-        self.files: set[int] = set()  # Files with large contents.
+        """Begin without calls."""
+        self._kept: dict[tuple[int, int], bytes] = {}  # By call and the callback's index in it.
+        self.packed = b""  # All contents, for the state.
+        self.files: set[int] = set()  # Numbers of files with large contents.
 
     def load(self, packed: bytes) -> None:
         """Take what a predecessor has kept."""
@@ -64,7 +64,7 @@ class Former:
         self._note()
 
     def give_back(self, call: int, callbacks: Sequence[Any]) -> None:
-        """Give the callbacks of a passed call the contents that they had at its end."""
+        """Give a passed call's callbacks the contents that they had at the end of the call."""
         for i, callback in enumerate(callbacks):
             if kept := self._kept.get((call, i)):
                 _callbacks.give_back(callback, pickle.loads(kept))

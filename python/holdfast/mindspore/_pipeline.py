@@ -1,11 +1,11 @@
 """Decide whether a data pipeline may skip to a step at its source, without making former batches.
 
-MindSpore can push a skip down to the source (`fast_recovery`). That takes milliseconds. Making and
-dropping all former batches takes as long as the training's data took. But with a skip, random
-operations do not draw for the skipped batches, and the data differ from those of the undisturbed
-run. So the skip is used only if everything in the pipeline is known to draw nothing. Otherwise the
-batches are made again. For that, the program's own sources and transforms, such as those with a
-random generator, begin as they were when the call of Model.train began.
+MindSpore can push a skip down to the source (`fast_recovery`), which takes milliseconds. Making and
+dropping all former batches takes as long as they took in training. But with a skip, random
+operations do not draw for the skipped batches, so later data would differ from an undisturbed run.
+So the skip is used only if everything in the pipeline is known to draw nothing. Otherwise the
+batches are made again. For that, the program's own sources and transforms, which may hold random
+generators, are first set to what they were when the call of Model.train began.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from holdfast.mindspore import _callbacks
 
-_MOST_BYTES: Final = 64 << 10  # Of the contents of its parts, carried along by each step.
-_MOST_OF_ONE: Final = 8 << 10
+_MOST_BYTES: Final = 64 << 10  # For all parts together; written at every step.
+_MOST_OF_ONE: Final = 8 << 10  # For one attribute of a part.
 _PACKAGE: Final = "mindspore.dataset."
 _SOURCES: Final = frozenset(
     {
@@ -29,7 +29,7 @@ _SOURCES: Final = frozenset(
         "NumpySlicesDataset",
     }
 )
-# They go in order, or draw from the seed and the epoch alone.
+# Samplers that go in order, or draw from the seed and the epoch alone.
 _SAMPLERS: Final = frozenset({"DistributedSampler", "RandomSampler", "SequentialSampler"})
 _OPERATIONS: Final = frozenset(
     {
@@ -46,12 +46,12 @@ _OPERATIONS: Final = frozenset(
     }
 )
 
-# MindSpore's own that run in Python, or make the operations after them run there.
+# MindSpore's own operations that run in Python, or make those after them run there.
 _IN_PYTHON: Final = frozenset({"RandomApply", "RandomChoice", "RandomOrder", "ToPIL"})
 
 
 def is_sharded(dataset: Any) -> bool:
-    """Return whether each rank reads its own part, and one seed for all ranks draws the parts."""
+    """Return whether each rank reads a part, so that all ranks need the same seed."""
     sampler = getattr(dataset, "sampler", None)
     if (getattr(dataset, "num_shards", None) or 1) > 1 or type(
         sampler
@@ -77,7 +77,7 @@ def draws_nothing(dataset: Any) -> bool:
 
 
 def is_native(dataset: Any) -> bool:
-    """Return whether no Python runs in a pipeline: it might share the program's generators."""
+    """Return whether no Python runs in a pipeline. Python might use the program's generators."""
     if not _own(dataset) or type(dataset).__name__ == "GeneratorDataset":
         return False
     for name in ("batch_size_func", "per_batch_map", "predicate", "sampler"):
@@ -101,12 +101,12 @@ def _is_known(sampler: Any) -> bool:
 
 
 def _own(thing: Any) -> bool:
-    """Return whether a thing's class is MindSpore's own, not a class derived from it."""
+    """Return whether a thing's class is MindSpore's own, and not the program's."""
     return type(thing).__module__.startswith(_PACKAGE)
 
 
 def _parts(dataset: Any) -> Iterator[Any]:
-    """Yield the parts of a pipeline from the program: sources, operations, samplers."""
+    """Yield what a pipeline was given: sources, operations, samplers."""
     for name in ("source", "per_batch_map", "batch_size_func", "predicate", "sampler"):
         part = getattr(dataset, name, None)
         if part is not None:
@@ -124,12 +124,12 @@ class Parts:
         self._own = [p for p in _parts(dataset) if hasattr(p, "__dict__") and not _own(p)]
 
     def now(self) -> bytes:
-        """Return their contents, without large things, which are the data itself."""
+        """Return the contents of the parts, without large attributes, which are the data itself."""
         room = [_MOST_BYTES]
         held = [_callbacks.attributes(p, lambda text: None, room, _MOST_OF_ONE) for p in self._own]
         return pickle.dumps(held, pickle.HIGHEST_PROTOCOL)
 
     def put_back(self, kept: bytes) -> None:
-        """Give them the contents that now() has returned."""
+        """Give the parts the contents that now() has returned."""
         for part, held in zip(self._own, pickle.loads(kept)):
             _callbacks.give_back(part, held)

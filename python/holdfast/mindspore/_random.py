@@ -1,4 +1,4 @@
-"""The process's random generators, with which a program draws data: Python's, NumPy's, seeds."""
+"""The random generators from which a program draws data: Python's, NumPy's, and the data's seed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def give_back(kept: bytes) -> None:
 
 
 def seed_from(base: bytes, place: str) -> None:
-    """Seed both generators from this rank's former states and a place in the training."""
+    """Seed both generators from a state of this rank and from a place in the training."""
     drawn = hashlib.sha256(base + place.encode()).digest()
     random.seed(drawn)
     np.random.seed(np.frombuffer(drawn, np.uint32))
@@ -49,7 +49,7 @@ class DataSeed:
         self._given = _UNSEEDED
 
     def give(self, data: Any, rank: int, number: int) -> None:
-        """Seed the data read next, the `number`-th of all. Parts of one order get one seed."""
+        """Seed the data read next, the `number`-th in all. Shards of one set get one seed."""
         from mindspore import dataset
 
         if dataset.config.get_seed() in (_UNSEEDED, self._given):
@@ -58,7 +58,7 @@ class DataSeed:
             seed_data(self._given)
 
     def take_back(self) -> None:
-        """Take the seed away from data sets made next, as a rank's part depends on the seed."""
+        """Remove the seed, so that data sets made next do not get it: shards depend on the seed."""
         from mindspore import dataset
 
         if dataset.config.get_seed() == self._given:

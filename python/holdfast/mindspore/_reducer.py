@@ -1,4 +1,4 @@
-"""DistributedGradReducer on Holdfast: all gradients by one operator, so that their order is fixed.
+"""DistributedGradReducer on Holdfast: one operator for all gradients, so that the order is fixed.
 
 MindSpore's graph compiler reads the source of construct(), so it stands here alone.
 """
@@ -22,7 +22,7 @@ from holdfast.mindspore import _engine, _operators, _rehearsal
 
 
 class _Building(threading.local):
-    """Whether a Model makes its network now; per thread, as a rehearsal has its own thread."""
+    """Whether a Model is building its network; for each thread."""
 
     model = False
 
@@ -41,7 +41,7 @@ def init(
     """Replace DistributedGradReducer.__init__."""
     Cell.__init__(self, auto_prefix=False)
     engine = _engine.start()
-    by_model = _building.model or engine.trains  # In a graph of Model.train's.
+    by_model = _building.model or engine.trains  # For a network of Model.train.
     if engine.rehearsing and not by_model:
         _rehearsal.stop_here(engine)
     size = len(engine.members(group))
@@ -77,8 +77,8 @@ def construct(self, grads):  # type: ignore[no-untyped-def]
 def call(self: Any, grads: Sequence[Any]) -> Any:
     """Replace DistributedGradReducer.__call__, which a graph that contains a reducer does not use.
 
-    Accumulated gradients are Parameters. A graph would take them for its own parameters, so it gets
-    their values.
+    Accumulated gradients are Parameters, which a graph would take for its own parameters. So the
+    graph gets the values of these.
     """
     return Cell.__call__(self, tuple(g.value() if isinstance(g, Parameter) else g for g in grads))
 

@@ -1,7 +1,7 @@
 """Let a spare that is bound to a rank run the script beside the job, up to a first step.
 
 The step is made on scratch state. So imports, data pipeline and compiled graph are ready when the
-place comes, and the script goes on from where its training begins.
+spare gets its place. Then the script goes on from where its training begins.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Muted:
         return getattr(self._usual, name)
 
     def write(self, text: str) -> int:
-        """Write, if this process has its place."""
+        """Write the text if this process has its place; else drop it."""
         return len(text) if self._engine.rehearsing else self._usual.write(text)
 
 
@@ -40,7 +40,7 @@ class Scratch:
     """Parameters, callbacks and cells as they are when a rehearsal begins a training."""
 
     def __init__(self, network: Any, callbacks: list[Any]) -> None:
-        """Remember them."""
+        """Copy their values."""
         own = list(network.get_parameters())
         parameters = [*own, *_callbacks.parameters(callbacks, own)]
         self._kept = [(parameter, memory(parameter).copy()) for parameter in parameters]
@@ -52,7 +52,7 @@ class Scratch:
         ]
 
     def put_back(self) -> None:
-        """Bring them back to what they were."""
+        """Set everything back to these values."""
         for parameter, value in self._kept:
             np.copyto(memory(parameter), value)
         self._cells.put_changed({})
@@ -61,7 +61,7 @@ class Scratch:
 
 
 def begin(engine: Engine) -> None:
-    """Begin a rehearsal if the script has a training, where the rehearsal will stop."""
+    """Begin a rehearsal if the script has a training, at which it can stop; else wait."""
     rank = engine.job.bound_rank
     if rank is None or not (_script.calls_train() or _script.has_state()):
         wait_for_place(engine)
@@ -75,14 +75,14 @@ def begin(engine: Engine) -> None:
 
 def wait(engine: Engine, drawn: tuple[int, bytes]) -> None:
     """Wait for the place after a rehearsal has made its step."""
-    gc.collect()  # Frees its data pipeline, whose threads would draw in the midst of the training.
+    gc.collect()  # Frees the rehearsal's pipeline: its threads would draw during the training.
     say(f"this spare has rehearsed rank {engine.rank} and waits for a place")
     assert engine.place
     _random.give_everything_back(drawn)
 
 
 def stop_here(engine: Engine) -> None:
-    """Wait for the place before the program's own loop, where it would really train."""
+    """Wait for the place before the program's own loop, which is not made on scratch state."""
     say(f"this spare has rehearsed rank {engine.rank} up to its training and waits for a place")
     assert engine.place
     engine.set_phase(Phase.EARLY)

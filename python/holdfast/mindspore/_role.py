@@ -14,12 +14,12 @@ TRIED_VERSIONS: Final = ("2.7.1", "2.8.0", "2.9.0", "2.10.0")
 
 
 def tell_rank(environment: dict[str, str] | os._Environ[str], rank: int | str) -> None:
-    """Write a worker's rank as MindSpore's msrun does (process_entity/_api.py:300)."""
+    """Set the variables of a worker's rank as MindSpore's msrun does (_api.py:300)."""
     environment["RANK_ID"] = environment["DEVICE_ID"] = str(rank)
 
 
 def tell_ranks(environment: dict[str, str] | os._Environ[str]) -> None:
-    """Write the ranks that a process from msrun finds before it imports MindSpore.
+    """Set the variables that a process of msrun finds before it imports MindSpore.
 
     The rank is 0 for the scheduler, and for a spare that is bound to no rank.
     """
@@ -34,7 +34,7 @@ def tell_ranks(environment: dict[str, str] | os._Environ[str]) -> None:
 def before_import(help_to_save: Callable[[], NoReturn]) -> None:
     """Act in roles that need no MindSpore: a gasp's helper never returns.
 
-    The scheduler does only if the script sets TLS: then it serves at init() (_scheduler.py).
+    The scheduler's process returns only if the script sets TLS: then it serves at init().
     """
     try:
         remarks = _switches.settle(os.environ)

@@ -1,4 +1,4 @@
-"""A program's checkpoints: none is half written, none has a later step under an earlier name."""
+"""Keep a program's checkpoints whole, and none from holding a later step than its name says."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from holdfast.mindspore._imported import imported
 if TYPE_CHECKING:
     from holdfast.mindspore._trainer import Trainer
 
-_NAME: Final = "asyn_save_ckpt"  # Of threads and processes: serialization.py:819 and 834.
+_NAME: Final = "asyn_save_ckpt"  # Name of threads and processes: serialization.py:819, 834.
 
 
 def finish() -> None:
     """Wait for files that save_checkpoint(async_save=...) is still writing.
 
-    A step is not done before that. In a successor, the callbacks hear of the last step that was
-    done and of none before, so they write only that step's checkpoint again.
+    A step is not done before its files are. In a successor, callbacks are called for the last step
+    that was done and for none before, so they write only that step's checkpoint again.
     """
     if multiprocessing.process._children:  # type: ignore[attr-defined]
         for process in multiprocessing.active_children():
@@ -32,7 +32,7 @@ def finish() -> None:
 
 
 def apply(trainer: Trainer) -> None:
-    """Keep a process that passes calls of Model.train from writing their files again."""
+    """Keep a process that passes over calls of Model.train from writing their files again."""
     module = imported("mindspore.train.serialization")
     usual: Callable[..., None] = module.save_checkpoint
 

@@ -1,7 +1,7 @@
 """Serve a job whose script sets TLS: the scheduler's process runs the script up to init().
 
-Where a script asks for no TLS, the scheduler serves at the import of MindSpore, which it never
-loads (_role.py).
+If a script asks for no TLS, the scheduler serves when the script imports MindSpore, and never loads
+it (_role.py).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _HIDDEN: Final = ("MS_ROLE", "MS_SCHED_HOST", "MS_SCHED_PORT")
 
 
 def run(load: Callable[[], None]) -> None:
-    """Load MindSpore, and have init() serve the job and end the process."""
+    """Load MindSpore, and have MindSpore's init() serve the job and end the process."""
     hidden = {name: os.environ.pop(name) for name in _HIDDEN if name in os.environ}
     load()
     from holdfast.mindspore import _secure, _shims
 
     def tell(**named: Any) -> None:
-        os.environ.update(hidden)  # It is the scheduler's certificate that is looked at.
+        os.environ.update(hidden)  # With its role, the scheduler's certificate is used.
         try:
             holdfast.set_ps_context(**named)
         finally:
@@ -36,7 +36,7 @@ def run(load: Callable[[], None]) -> None:
         os.environ.update(hidden)
         holdfast.init()
 
-    _shims.use_cpu(None)  # The workers say it.
+    _shims.use_cpu(None)  # The workers say that this runs on the CPU.
     _secure.apply(tell)
     for name in ("mindspore.communication.management", "mindspore.communication"):
         imported(name).init = init

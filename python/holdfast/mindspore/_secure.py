@@ -40,7 +40,7 @@ def _pass_on(named: dict[str, Any], tell: Callable[..., None], *, in_worker: boo
         return
     if not _said.get("enable_ssl") or _missing():
         return  # More may come, up to init().
-    if in_worker and not _script.sets_tls():  # Then this process may speak in the clear by now.
+    if in_worker and not _script.sets_tls():  # The scheduler does not know of TLS.
         say_unseen("that call and init()")
     tell(**{name: _said[name] for name in _FIELDS if name in _said})
     _said["told"] = True
@@ -49,16 +49,16 @@ def _pass_on(named: dict[str, Any], tell: Callable[..., None], *, in_worker: boo
 
 def apply(tell: Callable[..., None] = holdfast.set_ps_context, *, in_worker: bool = False) -> None:
     """Have set_ps_context() tell Holdfast of the secure channel."""
-    # It sets options of MindSpore's own cluster, which is never started (_ps_context.py).
+    # The usual function sets options of MindSpore's own cluster, which is never started.
     contexts = imported("mindspore.context")
     usual = contexts._set_ps_context
 
     def set_ps_context(**named: Any) -> None:
-        # First: a script that catches an error still wants TLS.
+        # Before anything can fail: a script that catches an error still wants TLS.
         _said.update({name: value for name, value in named.items() if name in _FIELDS})
         try:
-            # MindSpore's context would hold the passwords to the process's end, and has no use for
-            # them. It still looks at all names and types. The script's own texts can not be wiped.
+            # MindSpore checks all names and types, but does not need the passwords, and would hold
+            # them to the process's end. The script's own strings can not be wiped.
             usual(
                 **{
                     name: "" if name in _PASSWORDS and isinstance(value, str) else value
@@ -75,7 +75,7 @@ def apply(tell: Callable[..., None] = holdfast.set_ps_context, *, in_worker: boo
 
 
 def check() -> None:
-    """Find at init() that the script has asked for TLS, but not said all that it needs."""
+    """Raise UserError at init() if the script asked for TLS but did not say all it needs."""
     known = _said.get("told") or os.environ.get("HOLDFAST_TLS_CONFIG")
     if _said.get("enable_ssl") and not known:
         if failed := _said.get("failed"):

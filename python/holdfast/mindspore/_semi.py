@@ -1,7 +1,7 @@
 """Do by data parallel what semi-automatic parallel does where it is available.
 
-There the compiler puts the exchange of gradients, the sum over micro batches and the stages of a
-pipeline into the graph. Without this module they would be missing silently: ranks would drift
+On other devices, the compiler puts the exchange of gradients, the sum over micro batches and the
+stages of a pipeline into the graph. On a CPU it does not and says nothing. Then ranks would drift
 apart, or an optimizer would get zeros.
 """
 
@@ -23,7 +23,7 @@ from holdfast.mindspore._engine import Engine
 from holdfast.mindspore._exchanging import Exchange, flag, take_rank_0s
 from holdfast.mindspore._imported import imported
 
-_UNSURE: Final = 2  # So many updates in a row found nothing exchanged since the one before.
+_UNSURE: Final = 2  # Updates in a row since which nothing was exchanged.
 
 
 def _wait_for(weights: Sequence[Any]) -> None:
@@ -35,13 +35,13 @@ class Semi:
     """Knows whether a program asked for semi-automatic parallel, and where gradients come from."""
 
     def __init__(self, engine: Engine) -> None:
-        """Begin with nothing asked for."""
+        """Begin as if the program had not asked for semi-automatic parallel."""
         self._engine = engine
         self.asked = False
-        self._taken: dict[int, Any] = {}  # Parameters that are rank 0's.
+        self._taken: dict[int, Any] = {}  # By id: parameters that have become rank 0's.
         self._counts = weakref.WeakKeyDictionary[
             Any, tuple[int, int]
-        ]()  # Of exchanges, by the object that updates.
+        ]()  # By what updates: count at its last update; updates without exchange.
         # By the ids of the weights, which each exchange keeps alive: a program may ask for the
         # gradients of the same weights in each step.
         self._begun: dict[tuple[int, ...], Exchange] = {}
@@ -56,7 +56,7 @@ class Semi:
                 exchange.begin(self._engine)
             self._begun |= waiting
         else:
-            self._begun = {}  # Ranks may drift apart until it is asked for again.
+            self._begun = {}  # Until it is asked for again, ranks may drift apart.
             self._taken = {}
             self._counts = weakref.WeakKeyDictionary()
 
@@ -70,7 +70,7 @@ class Semi:
         return _exchanging.exchanging(usual, self._exchange(listed), *_exchanging.shape(gradient))
 
     def updated(self, by: Any, weights: Sequence[Any]) -> None:
-        """Note an update. UserError: its gradients were not exchanged; ranks would drift apart."""
+        """Note an update. UserError: nothing was exchanged for it, nor for the one before."""
         phase = self._engine.phase
         early = phase is Phase.EARLY and not self._engine.restarted
         if not self.asked or self._engine.rehearsing or not (early or phase is Phase.PLAIN):
@@ -78,7 +78,7 @@ class Semi:
         before, unsure = self._counts.get(by, (-1, 0))
         now = _operators.count()
         unsure = unsure + 1 if now == before else 0
-        if unsure == _UNSURE:  # The update may still be under way; wait for it.
+        if unsure == _UNSURE:  # The exchange may still be under way.
             _wait_for(weights)
             now = _operators.count()
             unsure = unsure if now == before else 0
@@ -105,7 +105,7 @@ class Semi:
 
     def _exchange(self, weights: Sequence[Any]) -> Exchange:
         key = tuple(map(id, weights))
-        known = self._begun if self.asked else self._waiting  # AutoParallel(...) may come later.
+        known = self._begun if self.asked else self._waiting  # AutoParallel(...) may follow.
         if key not in known:
             exchange = Exchange(weights)
             if self.asked:
@@ -119,22 +119,22 @@ def _context_module() -> Any:
 
 
 def apply(engine: Engine, semi: Semi) -> None:
-    """Put all in place."""
+    """Install all replacements."""
     if engine.world_size > 1:
         _gradients(semi)
     _auto_parallel()
     _micro_batches()
     _slices(engine, semi)
     _parameter_server()
-    # This leaves out parameters that only AutoParallel's own compiler would initialise. Here they
-    # would stay zeros.
+    # no_init_parameters() leaves it to AutoParallel's own compiler to initialise parameters. Here
+    # they would stay zeros, so it has no effect.
     for name in ("mindspore.nn.utils", "mindspore.nn.utils.init"):
         imported(name).no_init_parameters = contextlib.nullcontext
 
 
 def _gradients(semi: Semi) -> None:
-    # value_and_grad, grad and GradOperation come here if they are called outside of a graph
-    # (base.py:584). Inside of a graph, the compiler takes them itself (_in_graph.py).
+    # value_and_grad, grad and GradOperation call these if they are called outside of a graph
+    # (base.py:584). Within a graph, the compiler asks for them by name: see _in_graph.py.
     running = _Running()
     running.watch()
     for kind in (base._Grad, base.GradOperation):
@@ -175,7 +175,7 @@ class _Running(threading.local):
         nn.Cell.__call__ = call
 
     def reduces(self) -> bool:
-        """Return whether the asking cell exchanges by itself, as the cells that Model makes do."""
+        """Return whether the innermost cell itself exchanges, as the cells that Model makes do."""
         return bool(self.cells) and _exchanging.reduces(self.cells[-1])
 
 
@@ -192,7 +192,7 @@ def _auto_parallel() -> None:
 
 def _micro_batches() -> None:
     # cell_wrapper.py:643 and grad_reducer.py:502 give the optimizer a sum of the micro batches'
-    # gradients that the compiler is to make. On the CPU nothing is added to it.
+    # gradients, which the compiler is to make. On the CPU the sum stays zero.
     amp, reducers = imported("mindspore.train.amp"), imported("mindspore.nn.wrap.grad_reducer")
 
     def whole(network: Any, optimizer: Any, sens: float | None = None) -> Any:
@@ -203,7 +203,7 @@ def _micro_batches() -> None:
     usual = reducers.PipelineGradReducer.__init__
 
     def init(self: Any, parameters: Any, scale_sense: float = 1.0, opt_shard: Any = None) -> None:
-        usual(self, parameters, scale_sense, True)  # So it takes the gradients that it is given.
+        usual(self, parameters, scale_sense, True)  # True: use the gradients that it is given.
 
     reducers.PipelineGradReducer.__init__ = init
 
@@ -255,11 +255,11 @@ def _slices(engine: Engine, semi: Semi) -> None:
 
 
 def _whole_batches(semi: Semi) -> list[bool]:
-    """Make full_batch do nothing, as in the mathematics: all ranks read the same samples.
+    """Make full_batch do nothing: all ranks read the same samples, so the mean is the same.
 
-    The compiler refuses it in data parallel (_utils.py:198). PyNative would divide gradients by the
-    number of ranks (base.py:152), and then their mean would be taken. Return the list that holds
-    the setting.
+    In data parallel, the compiler refuses full_batch (_utils.py:198), and PyNative would divide
+    gradients by the number of ranks (base.py:152) before their mean is taken. Return the list that
+    holds the setting.
     """
     module = imported("mindspore.parallel._auto_parallel_context")
     context, kind = module.auto_parallel_context(), module._AutoParallelContext
@@ -283,6 +283,6 @@ def _whole_batches(semi: Semi) -> list[bool]:
     kind.get_dataset_strategy = get_strategy
     module._set_auto_parallel_context_func_map["full_batch"] = context.set_full_batch
     getters = module._get_auto_parallel_context_func_map
-    getters["full_batch"] = lambda: whole[0]  # A program asks for it, to read all samples.
+    getters["full_batch"] = lambda: whole[0]  # A program asks this, to decide what to read.
     getters["dataset_strategy"] = context.get_dataset_strategy
     return whole

@@ -1,4 +1,4 @@
-"""Replace parts of MindSpore at its import; a fact beside each says why that is necessary.
+"""Replace parts of MindSpore at its import; a comment at each says why that is necessary.
 
 Tried with 2.7.1, 2.8.0, 2.9.0 and 2.10.0. No file of the package is edited. Files and lines are
 those of 2.10.0.
@@ -48,10 +48,10 @@ def apply(engine: Engine, trainer: Trainer) -> None:
 
 
 def use_cpu(engine: Engine | None) -> None:
-    """Make MindSpore use the CPU. None: nothing is said of it."""
+    """Make MindSpore use the CPU. `engine`: says so to the user; None: say nothing."""
 
-    # context.py:495 and device_manager.py:70 ask this whether to take the CPU in spite of `target`.
-    # Without it "Ascend" is a RuntimeError in the CPU package (ms_context.cc:291).
+    # context.py:495 and device_manager.py:70 call this to ask whether to use the CPU instead of
+    # `target`. Otherwise "Ascend" is a RuntimeError in the CPU package (ms_context.cc:291).
     def take_cpu(target: str) -> bool:
         if target in ("Ascend", "GPU"):
             if engine is not None:
@@ -69,10 +69,10 @@ def _secure_channel(engine: Engine) -> None:
 
 
 def _parallel_mode(engine: Engine) -> None:
-    """Keep the parallel mode."""
-    # C++ stays in stand-alone mode. In any other mode it wants a communicator of its own cluster,
-    # and semi-automatic parallel has none on CPU (step_parallel_utils.cc:2387). Python reads the
-    # mode in _get_parallel_mode() only.
+    """Keep the parallel mode in Python only, and treat all modes as data parallel."""
+    # MindSpore's C++ part stays in stand-alone mode. In any other mode it needs a communicator of
+    # MindSpore's own cluster, and on CPU there is none for semi-automatic parallel
+    # (step_parallel_utils.cc:2387). Python reads the mode by _get_parallel_mode() alone.
     module = imported("mindspore.parallel._auto_parallel_context")
     context, kind = module.auto_parallel_context(), module._AutoParallelContext
     usual_reset = kind.reset
@@ -103,7 +103,7 @@ def _parallel_mode(engine: Engine) -> None:
         mode[0] = "stand_alone"
         usual_reset(self)
 
-    def reset_by_program() -> None:  # MindSpore itself also resets, after each compilation.
+    def reset_by_program() -> None:  # Not reset(): MindSpore calls that after compiling.
         usual_by_program()
         semi.ask(False)
 
@@ -112,7 +112,7 @@ def _parallel_mode(engine: Engine) -> None:
             engine.say_once("enable_parallel_optimizer has no effect: every rank updates all")
 
     def set_mean(self: Any, wanted: bool) -> None:
-        # In there a loss is divided by the ranks if gradients are summed.
+        # In semi-automatic parallel a loss is divided by the ranks if gradients are summed.
         usual_mean(self, wanted or semi.asked)
 
     kind.set_parallel_mode, kind.get_parallel_mode = set_mode, lambda self: mode[0]
@@ -134,8 +134,8 @@ def _parallel_mode(engine: Engine) -> None:
 def _cluster(engine: Engine) -> None:
     """Answer init(), and questions about ranks and groups."""
     # MindSpore's own cluster ends the job at every lost worker (12 of 12 trials, after 33 s), and a
-    # rank that waits in its collectives can not be freed. So it is never started. management.py
-    # imports these helpers by name, and all its functions, under whatever name, call them there.
+    # rank that waits in its collectives can not be freed. So the cluster is never started.
+    # management.py imports these helpers by name and calls them by that, so replace them in both.
     helpers = imported("mindspore.communication._comm_helper")
     management = imported("mindspore.communication.management")
     world = helpers.MCCL_WORLD_COMM_GROUP
@@ -194,12 +194,12 @@ def _cluster(engine: Engine) -> None:
 
 def _collectives(engine: Engine) -> None:
     """Replace the collective operators."""
-    # These ask for a communicator of the cluster when they are compiled. Programs look the classes
-    # up in mindspore.ops, later imports in the other two modules.
+    # MindSpore's operators ask for a communicator of its cluster when they are compiled. Programs
+    # find these classes in mindspore.ops, and modules imported later find them in the other two.
     grad = imported("mindspore.ops._grad_experimental.grad_comm_ops")
-    assert grad  # It registers gradients of the classes, so import it before they are hidden.
+    assert grad  # It registers gradients of the usual classes: import it before these are replaced.
 
-    # They are classes, since a graph's text may make one, and the compiler takes no function there.
+    # Classes, not functions: a graph's text may make an operator, and the compiler wants a class.
     custom: Any = imported("mindspore.ops").Custom
 
     class AllReduce(custom):  # type: ignore[misc]
@@ -235,9 +235,9 @@ def _collectives(engine: Engine) -> None:
     grad_reducer = imported("mindspore.nn.wrap.grad_reducer")
     grad_reducer.AllReduce, grad_reducer.AllGather = AllReduce, AllGather
 
-    # parameter_broadcast=True gives all ranks rank 0's parameters when a graph is compiled (api.py:
-    # 1548), but a successor compiles alone. In a protected training parameters are rank 0's since
-    # its start, and each rank's own where they are meant to differ later (moving averages).
+    # parameter_broadcast=True gives all ranks rank 0's parameters when a graph is compiled
+    # (api.py:1548), but a successor compiles alone. In a protected training, all ranks began with
+    # rank 0's parameters, and those that differ since then are to differ (moving averages).
     wrapper = imported("mindspore.nn.wrap.cell_wrapper")
     usual = wrapper._BroadCastCell
 
@@ -256,15 +256,15 @@ def _number(engine: Engine, group: str, *kind: Any) -> int:
 
 
 def _reduction(engine: Engine, group: str, name: str, op: str) -> tuple[Op, int]:
-    """Return the operation of an operator that reduces, and its number."""
+    """Return the operation and the number of a reducing operator that a script makes."""
     if op not in _OPS:
         raise UserError(f"{name} has no operation '{op}'; it has {', '.join(_OPS)}")
     return _OPS[op], _number(engine, group, name, op)
 
 
 def _gradients(engine: Engine) -> None:
-    """Exchange gradients."""
-    # Separate operators would run in another order on each rank.
+    """Exchange gradients by one operator."""
+    # Separate operators could run in different orders on different ranks.
     imported("holdfast.mindspore._reducer").apply()
 
 
@@ -284,13 +284,13 @@ def _steps(trainer: Trainer) -> None:
         return trainer.evaluate(lambda: usual_eval(self, *given, **named))
 
     model._train_process, model.eval = train_process, evaluate
-    # While it trains, a Guard stands for the network; a callback that saves wants the network.
+    # In training, a Guard replaces the network. A callback that saves has to get the network.
     usual = model.train_network
     model.train_network = property(lambda self: _train.guarded(usual.fget(self)), usual.fset)
 
 
 def _leaving(engine: Engine) -> None:
-    """Let all ranks leave a training together when they are asked to."""
+    """Let all ranks leave a training together when a user asks for it."""
     imported("holdfast.mindspore._leaving").apply(engine)
 
 

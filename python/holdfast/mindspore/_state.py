@@ -1,8 +1,8 @@
-"""State: a loop of the program's own goes on after a fault, as Model.train does.
+"""State: lets a program's own training loop go on after a fault, as Model.train does.
 
 A step is a function of what State holds and of its batch. Anything that is not in State is lost
-with the process. A step ends when the loop asks for the next batch. A step that a fault made void
-is made again with the same batch, from the end of the step before it.
+with the process. A step ends when the loop asks for the next batch. If a fault makes a step void,
+it is made again with the same batch, from the end of the step before it.
 """
 
 from __future__ import annotations
@@ -38,38 +38,39 @@ class _At(NamedTuple):
     epoch: int = 0
     batch: int = 0  # Batches of this epoch that are done.
     begun: bool = False  # epochs() was called.
-    stopping: bool = False  # No further step of this epoch.
-    ended: bool = False  # No further epoch.
-    results: dict[tuple[str, int], Any] = {}  # noqa: RUF012 - never changed; of once().
+    stopping: bool = False  # No step follows in this epoch.
+    ended: bool = False  # No epoch follows.
+    results: dict[tuple[str, int], Any] = {}  # noqa: RUF012 - never changed. Those of once().
 
 
 class State:
-    """Keeps a loop of the program's own. There is one in a job."""
+    """Keeps what the steps of a program's own loop depend on. There is one State in a job."""
 
     def __init__(self, network: Any, optimizer: Any, *, strict: bool = False, **named: Any) -> None:
         """Keep a network, its optimizer, and all things that are given by name.
 
-        At the first start, parameters become equal to rank 0's. In a successor, everything is as it
-        was after the last step. `named`: cells, parameters, and objects with `state_dict` and
-        `load_state_dict`. Of other objects, parameters and plain attributes are kept.
+        At the first start, parameters become equal to rank 0's. In a successor, everything becomes
+        what it was after the last step. `named`: cells, parameters, or objects with `state_dict`
+        and `load_state_dict`. Of any other object, parameters and plain attributes are kept.
 
-        `strict`: if the loop's source seems to break the rule, that is an error, not a remark.
+        `strict`: where the loop's source seems to break the rule (a step depends on State and its
+        batch alone), raise an error instead of a remark.
         """
         self._engine, self._strict = _started(), strict
         if self._engine.rehearsing:
-            _rehearsal.stop_here(self._engine)  # It would really train.
+            _rehearsal.stop_here(self._engine)  # Its steps are not made on scratch state.
         things, self._named = _sorted_out(network, optimizer, named)
         parameters = _parameters(things)
         self._at = _At()
-        self._place = ""  # Before all loops, in an epoch, or after them.
+        self._place = ""  # "": before all loops; "epoch <n>"; "after": after them.
         self._in_step = self._replaying = self._wish = False
-        self._used = False  # The only loop of steps, or that of this epoch, has begun.
+        self._used = False  # steps() was called: in this epoch, or without epochs.
         self._values = Values()
-        self._calls: dict[str, int] = {}  # Of once(), by place.
+        self._calls: dict[str, int] = {}  # Calls of once(), by place.
         self._base = _random.states()
         self._seed = _random.DataSeed()
         self._cells = Cells(network, self._engine.say_once)
-        self._before: dict[str, Any] = {}  # The program's contents in Python, before the step.
+        self._before: dict[str, Any] = {}  # What is kept in Python, before the step.
         self._last = self._held()
         self._steps = Steps(self._engine, parameters, self._objects(), [], LIMIT)
         _trainer.warn_of_dropout(self._engine, network)
@@ -99,22 +100,27 @@ class State:
 
     @property
     def stopped(self) -> bool:
-        """Whether a rank has said stop(), in a step or an epoch that is done."""
+        """Whether any rank has called stop(), in a step or an epoch that is done."""
         return self._at.stopping or self._at.ended
 
     def vars(self, **values: Any) -> Vars:
-        """Keep plain values with every step. UserError: one is not plain, or all are too large."""
+        """Keep plain values with every step; return the object that holds them as attributes.
+
+        The values given here hold before the first step; a successor gets those after the last
+        step. UserError: a value is not plain, or all together are too large.
+        """
         return self._values.name(values)
 
     def stop(self) -> None:
-        """End the loops after this step or epoch, on every rank."""
+        """End the loops on all ranks, after the step or epoch under way."""
         self._wish = True
 
     def once(self, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        """Return a function's result, which all ranks make together, once.
+        """Call a function on all ranks, once, and return its result.
 
-        The result is kept, so a successor gets it and does not make it again. In a step, once() is
-        an ordinary call. UserError: the result is not only numbers, texts and arrays.
+        The result is kept, so a successor gets it without a call. If a fault comes meanwhile, the
+        function is called again. In a step, once() is a plain call. UserError: the result does not
+        consist of numbers, texts, lists, dicts, arrays and tensors, or is too large.
         """
         if self._in_step:
             return function(*given, **named)
@@ -125,7 +131,7 @@ class State:
         before, tries, at = self._held(), itertools.count(), self._at
 
         def make() -> Any:
-            if next(tries):  # The one before was void.
+            if next(tries):  # The first try was void.
                 self._put(before)
             _random.seed_from(self._base, f"once {key}")
             return function(*given, **named)
@@ -150,7 +156,7 @@ class State:
         return self._steps.step(make, describe)
 
     def _next_call(self, name: str) -> tuple[str, int]:
-        """Return the place and the number of a call of once(), the same in a replacement."""
+        """Return the key of a call of once(), place and number, which a successor finds as well."""
         place = f"{self._place}{' after its steps' if self._place and self._used else ''} {name}"
         if not self._place and self._at.n and not self._at.begun:  # In a loop of its own.
             place = f"step {self._at.n} {name}"
@@ -161,10 +167,10 @@ class State:
     # ---- Loops -----------------------------------------------------------------------------------
 
     def epochs(self, n: int, start: int = 0) -> Iterator[int]:
-        """Yield the numbers of epochs. A successor begins with the epoch under way.
+        """Yield the numbers of epochs up to `n` - 1. A successor begins with the epoch under way.
 
-        `start`: the first epoch at the first start, as from a checkpoint. An epoch's end is kept
-        too, with all changes that the program has made since the epoch's last step.
+        `start`: the first epoch at the first start, as from a checkpoint. The end of an epoch is
+        kept as a step is, so changes since the epoch's last step are kept as well.
         """
         if self._place or self._used:
             raise UserError("state.epochs() is called once, and not within another loop of State's")
@@ -172,13 +178,13 @@ class State:
             self._at = self._at._replace(epoch=start, begun=True)
         while self._at.epoch < n and not self._at.ended:
             self._place, self._used = f"epoch {self._at.epoch}", False
-            _random.seed_from(self._base, f"top of {self._place}")  # As in a replacement.
+            _random.seed_from(self._base, f"top of {self._place}")  # A successor may begin here.
             yield self._at.epoch
             self._end_epoch()
         self._place, self._used = "after", True
 
     def _end_epoch(self) -> None:
-        """Keep the end of an epoch. All ranks agree on whether to stop."""
+        """Commit the end of an epoch. All ranks agree on whether to stop."""
         at, wish = self._at, self._wish
 
         def describe(_: None) -> dict[str, Any]:
@@ -191,10 +197,10 @@ class State:
         self._steps.step(lambda: None, describe)
 
     def steps(self, data: Iterable[Any], epochs: int | None = None) -> Iterator[Any]:
-        """Yield the batches of data that are not done yet: one step each.
+        """Yield the batches of `data` that are not done yet; each batch is one step.
 
-        Call it once per epoch within state.epochs(). Without that, call it once, for `epochs`
-        passes.
+        Call this once in each epoch of state.epochs(). Without that loop, call it once in all, with
+        the number of passes as `epochs`.
         """
         if self._used or (self._place and epochs is not None):
             raise UserError(
@@ -225,7 +231,7 @@ class State:
             self._begin(differs, self._at.batch == 0)
             try:
                 while True:
-                    if calm:  # Else the pipeline draws from a step's generators.
+                    if calm:  # Else the pipeline's draws would disturb a step's.
                         _random.seed_from(self._base, f"step {self._at.n}")
                     self._steps.sampled.batch(batch)
                     yield batch
@@ -241,9 +247,10 @@ class State:
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Make the block a step of a loop of your own. A void step leaves everything as before it.
+        """Make the block one step of a loop of your own.
 
-        So the loop asks State how far it is: `while state.n < 100:`.
+        After a void step, everything is as before it, `n` too. So the loop has to ask State how far
+        it is: `while state.n < 100:`.
         """
         if self._in_step:
             raise UserError("state.step() is within a step of State's already")
@@ -256,15 +263,15 @@ class State:
         except BaseException as error:
             void = isinstance(error, Exception) and self._steps.aborted
             self._leave(said=not void)
-            if not void:  # Else it may come from the echo of a sum that was cut short.
+            if not void:  # In a void step, an echo may have caused the exception.
                 raise
             return
         if not self._end(self._at.batch + 1):
-            self._calls.clear()  # The loop comes to the same calls of once() again.
+            self._calls.clear()  # The loop makes the same calls of once() again.
         self._in_step = False
 
     def _advise(self, frame: Any) -> None:
-        """Before a job's first step, say where its source seems to break the rule."""
+        """Say before a job's first step where the loop's source seems to break State's rule."""
         if self._at.n or (self._engine.rank and not self._strict):
             return
         remarks = advise(frame.f_code.co_filename, frame.f_lineno)
@@ -282,7 +289,7 @@ class State:
 
     def _end(self, batch: int) -> bool:
         """End the step. False: it is void, and all is as it was when it began."""
-        either(COMPILERS)._pynative_executor.sync()  # Now its last sums are made, or cut short.
+        either(COMPILERS)._pynative_executor.sync()  # Wait for the step's last sums.
         at = self._at
 
         def describe() -> dict[str, Any]:
@@ -315,13 +322,13 @@ class State:
             )
 
     def _any(self, wish: bool) -> bool:
-        """Return whether any rank has this wish. MarkedError: a fault came."""
+        """Return whether any rank has the wish to stop. MarkedError: a fault came."""
         return any(told for (told,) in tell(self._steps.session, _WISH, wish))
 
     # ---- What is kept ----------------------------------------------------------------------------
 
     def _held(self) -> dict[str, Any]:
-        """Return a copy of the program's contents in Python."""
+        """Return a copy of all that is kept besides parameters."""
         named = {name: _contents(name, thing) for name, thing in self._named.items()}
         return {"vars": self._values.packed(), "named": named, "cells": self._cells.now()}
 
@@ -358,7 +365,7 @@ def _started() -> Engine:
 
 
 def _contents(name: str, thing: Any) -> _callbacks.Kept:
-    """Return the kept contents of an object that is no cell: state_dict() or plain attributes."""
+    """Return what is kept of an object that is no cell: its state_dict() or plain attributes."""
     if not _callbacks.has_state_dict(thing):
         return _callbacks.attributes(thing, lambda text: None)
     found = thing.state_dict()
@@ -395,7 +402,7 @@ def _sorted_out(
 
 
 def _parameters(things: list[Any]) -> list[Any]:
-    """Return all parameters, each once."""
+    """Return all parameters that things hold, each once."""
     from mindspore import Parameter, nn
 
     found: list[Any] = []

@@ -23,22 +23,22 @@ from holdfast.mindspore._image import Changes, Image
 from holdfast.mindspore._last import gasp
 from holdfast.mindspore._sampled import Sampled
 
-_HELLO: Final = struct.Struct("<Q16s8sQ")  # Kind of process, digest, purpose, version.
+_HELLO: Final = struct.Struct("<Q16s8sQ")  # The fields of Hello.
 SURVIVOR, RESTARTED, HELPER = range(3)
-_MEETS: Final = 8  # Added to a kind: the process is at a collective of a callback.
+_MEETS: Final = 8  # A bit of a kind: the process is at a collective between steps.
 
 
 class Hello(NamedTuple):
-    """A process's message when the group is formed anew."""
+    """What a process tells the others when a generation begins."""
 
-    kind: int
-    digest: bytes  # Of everything that is kept.
-    purpose: bytes  # The purpose of its step.
+    kind: int  # SURVIVOR, RESTARTED or HELPER, perhaps with _MEETS.
+    digest: bytes  # Of the names, types and shapes of parameters.
+    purpose: bytes  # Digest of what the next step is for.
     version: int
 
 
 def hello(session: _core.Session, kind: int, digest: bytes, purpose: bytes) -> list[Hello]:
-    """Tell the others what this process is and keeps; return all hellos, in rank order."""
+    """Exchange hellos; return those of all ranks, in rank order. MarkedError: a fault came."""
     return [Hello(*one) for one in tell(session, _HELLO, kind, digest, purpose, session.version)]
 
 
@@ -53,18 +53,18 @@ class Steps(Versions):
         others: list[Any],
         room: int = 0,
     ) -> None:
-        """Open the state and join the others. Then all is as after the last step of this rank.
+        """Open the state, join the others, and bring everything to the last step.
 
-        At the first start, parameters become equal to rank 0's. `objects`: kept besides parameters.
-        `others`: parameters that are not the network's. `room`: bytes that objects may grow by,
-        beyond the usual.
+        At the first start, parameters become equal to rank 0's. `objects`: what is kept besides
+        parameters. `others`: parameters that are not the network's. `room`: bytes by which objects
+        may grow beyond the usual.
         """
         self._engine = engine
         self._image = Image(parameters, objects, others, room)
         self.objects = objects
         self.under_way = False
-        self.purpose = "a step"  # The purpose of the next step, equal on all ranks.
-        self._between: tuple[int, Changes] = (-1, {})  # A step; changes of callbacks since.
+        self.purpose = "a step"  # What the next step is for, the same on all ranks.
+        self._between: tuple[int, Changes] = (-1, {})  # A step; parameters changed since.
         self._kind = RESTARTED if engine.restarted else SURVIVOR
         self.open(engine.open(self._image.bytes))
         self.sampled = Sampled(self.session)
@@ -74,7 +74,7 @@ class Steps(Versions):
 
     @property
     def n(self) -> int:
-        """Steps that are done."""
+        """The number of steps that are done."""
         return self.session.version
 
     def fill(self, view: memoryview) -> None:
@@ -84,8 +84,8 @@ class Steps(Versions):
     def restore(self) -> None:
         """Bring parameters and objects to what they were after step n.
 
-        Changes that callbacks, or the program between two calls, have made since then are kept:
-        these do not run again for a replay.
+        Changes that callbacks, or the program between two calls, have made since then stay: a
+        replay does not make them again.
         """
         version, changes = self._between
         self.objects = self._image.read(self.last)
@@ -93,22 +93,22 @@ class Steps(Versions):
             self._image.put(changes)
 
     def changes(self) -> Changes:
-        """Return the changes since step n."""
+        """Return the parameters that have changed since step n."""
         return self._image.changes(self.last)
 
     def go_back(self, changes: Changes) -> None:
-        """Bring parameters and objects to what they were after step n and these changes."""
+        """Bring parameters and objects to what they were after step n, with these changes."""
         self._between = self.session.version, changes
         self.restore()
 
     # ---- One step -------------------------------------------------------------------------------
 
     def _meet(self) -> None:
-        """Open the groups for a collective of a callback; called by its operator.
+        """Begin a version for a collective of a callback. The collective's operator calls this.
 
-        The others may be past it. Then they start again too, from the same step, and come to it. If
-        another rank has ended its program, it has already made this collective. Then the answer is
-        an echo.
+        If the other ranks have made this collective already, they start again too, from the same
+        step, and make it again. If another rank has ended its program, it has made this collective
+        as well, and the answer is an echo.
         """
         try:
             with self._turn:
@@ -129,12 +129,12 @@ class Steps(Versions):
                 f"{error}: the program's own collectives after the last step give what this rank "
                 "sends, as if all had sent the same"
             )
-        except BaseException as error:  # In C nobody would hear of it.
+        except BaseException as error:  # C, which calls this, drops exceptions.
             say(str(error))
             os._exit(1)
 
     def greet(self) -> bool:
-        """Tell the others what this process is and keeps. False: a fault came."""
+        """Exchange hellos with a new generation, and check them. False: a fault came."""
         session = self.session
         self._answer()
         version = session.version
@@ -176,7 +176,7 @@ class Steps(Versions):
         _operators.clear()
 
     def _all_meet(self, kinds: list[int]) -> bool:
-        """Return whether all ranks or none are at a callback's collective; end if past it."""
+        """Return whether all ranks or none are at a callback's collective. Raise if past it."""
         there = [rank for rank, kind in enumerate(kinds) if kind & _MEETS]
         if len(there) in (0, len(kinds)):
             return True
@@ -193,7 +193,7 @@ class Steps(Versions):
                 "again from the last step"
             )
         with contextlib.suppress(MarkedError):
-            self.session.world.barrier()  # Ranks that have passed do not come; they restart.
+            self.session.world.barrier()  # Ends by a fault: ranks that are past it start again.
         return False
 
     def step(
@@ -216,7 +216,7 @@ class Steps(Versions):
                 return result
 
     def look(self, may_differ: bool = True) -> None:
-        """Check before a step that no fault came, and find the changes since the last step."""
+        """Check before a step that no collective was cut short, and note changes since step n."""
         self._check_between()
         if may_differ:
             self._look()
@@ -235,20 +235,20 @@ class Steps(Versions):
         _operators.strict(False)
 
     def end(self, describe: Callable[[], dict[str, Any]]) -> bool:
-        """End a step. False: it is void, everything is as before it, and it is to be made again."""
+        """End a step. False: it is void, all is as before it, and it has to be made again."""
         status, text = _operators.status()
         if status is Status.ABORTED:  # Never stage what echoes have touched.
             self.give_up()
         elif status is not Status.OK:
             raise PeerError(text or f"a collective of this step was not made ({status.name})")
         elif self._commit(describe):
-            _operators.strict(True)  # In a callback nobody would notice a mark.
+            _operators.strict(True)  # Outside of steps, nobody looks at the status.
             return True
         say_void(self.n + 1, self._engine.rank)
         return False
 
     def give_up(self) -> None:
-        """Bring everything back to where it was before the step under way."""
+        """Bring everything back to what it was before the step under way."""
         _operators.clear()
         self.restore()
 
@@ -258,7 +258,7 @@ class Steps(Versions):
         return _operators.status()[0] is Status.ABORTED
 
     def _look(self) -> None:
-        """Remember the changes since step n, which restore() keeps."""
+        """Note the changes since step n, which restore() keeps."""
         self._between = self.session.version, self.changes()
 
     def _compute(self, compute: Callable[[], Any]) -> Any:
@@ -266,7 +266,7 @@ class Steps(Versions):
         try:
             return compute()
         except BaseException:
-            # Others may have gone on with data that this rank has sent already.
+            # If a collective was made, other ranks may have gone on with this rank's data.
             self.under_way = _operators.count() != before
             raise
 
@@ -281,7 +281,7 @@ class Steps(Versions):
     def _commit(self, describe: Callable[[], dict[str, Any]]) -> bool:
         """End the step. False: it is void, and everything is as before it."""
         try:
-            objects = describe()  # This may ask the others.
+            objects = describe()  # May exchange with the others.
         except LeftError:
             raise
         except MarkedError:

@@ -21,15 +21,15 @@ _PATH: Final = "./ttp_checkpoints/"
 
 
 class Actor:
-    """Acts for mindio_ttp."""
+    """Does what mindio_ttp asks for."""
 
     def __init__(self, trainer: Trainer) -> None:
-        """Act on its state."""
+        """Act on the trainer's state."""
         self._trainer = trainer
 
     def repair(self) -> bool:
         """Bring parameters and optimizer to the last step, from this rank's own arena."""
-        # Others may have gone on with data from this rank. Then a new process is needed.
+        # False if other ranks may have gone on with this rank's data: a new process is needed then.
         return self._trainer.retry()
 
     def can_repair(self) -> bool:
@@ -48,7 +48,7 @@ class Actor:
 
 
 class _Device:
-    """MindSpore's context, but the device is Ascend."""
+    """MindSpore's context, except that device_target is Ascend."""
 
     def __init__(self, real: Any) -> None:
         self._real = real
@@ -96,13 +96,13 @@ def _callback() -> None:
         # A document calls it without a path, which 2.10 refuses (_train_fault_tolerance.py:663).
         if ckpt_save_path is None and "ckpt_save_fn" not in named:
             ckpt_save_path = _PATH
-        # With ARF this must be called before (line 782), which no document does.
+        # With ARF, init() must have been called before (line 782), but no document does so.
         if module._tft_handler.get_tft() is None:
             module._tft_handler.init(config=None)
         usual_init(self, ckpt_save_path, **named)
 
     def end_update(self: Any, cb_params: Any) -> None:
-        # The optimizer wrapper has no flag here (line 962): an update is whole or void.
+        # The usual function reads a flag (line 962) that is not there: an update is whole or void.
         self.global_step = self._get_optim(cb_params).global_step.clone()
         self.tft.tft_end_updating_os(self.cur_step_num + self.initial_step)
 
@@ -151,7 +151,7 @@ def _optimizer() -> None:
         """Returns the optimizer. The real one reads `cache_enable`, which no optimizer has."""
 
         def __new__(cls, opt: Any, **named: Any) -> Any:
-            """Check as the real one does."""
+            """Check the optimizer as the real class does."""
             if not isinstance(opt, nn.Optimizer):
                 raise TypeError(
                     "For 'OptTFTWrapper', the argument 'opt' must be Optimizer type, but got "

@@ -1,8 +1,8 @@
-"""Model.train by steps: guard the call of the network, enter the loop where a predecessor left it.
+"""Model.train by steps: guard the call of the network, enter the loop where a predecessor was.
 
-A step is done when its update is done; the callbacks of its end come after that. So a successor
-enters the loop at the last step that was done, returns that step's outputs from the state, and lets
-the callbacks run.
+A step is done when its update is done; the callbacks for its end are called after that. So a
+successor enters the loop at the last step that was done, returns that step's outputs from the
+state, and lets the callbacks run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.mindspore._between import Held, Rest, around_begins, begins_as_usu
 from holdfast.mindspore._data import dumps_outputs
 from holdfast.mindspore._trainer import Trainer
 
-_MOST_OUTPUTS: Final = 256 << 10  # Bytes of a step's outputs, written at each step.
+_MOST_OUTPUTS: Final = 256 << 10  # Bytes. Each step writes its outputs.
 
 
 class Restart(Exception):  # noqa: N818 - it is no error.
@@ -37,7 +37,7 @@ def _loss(value: Any) -> float:
 
 
 class Guard:
-    """Stands for the network in Model.train's loop."""
+    """Replaces the network in Model.train's loop."""
 
     def __init__(self, trainer: Trainer, network: Any, run: Run) -> None:
         self.__dict__.update(_trainer=trainer, _network=network, _run=run)
@@ -49,13 +49,13 @@ class Guard:
         setattr(self.__dict__["_network"], name, value)
 
     def __call__(self, *inputs: Any) -> Any:
-        """Make a step."""
+        """Make a step, or answer with the outputs of one that was done."""
         run: Run = self.__dict__["_run"]
         return run.step(self.__dict__["_network"], inputs)
 
 
 def guarded(network: Any) -> Any:
-    """Return the network for which a Guard stands, or `network` itself."""
+    """Return the network that a Guard replaces; `network` itself if it is no Guard."""
     return network.__dict__["_network"] if type(network) is Guard else network
 
 
@@ -63,24 +63,24 @@ class Run:
     """One call of Model.train."""
 
     def __init__(self, trainer: Trainer, callbacks: list[Any], arguments: dict[str, Any]) -> None:
-        """`arguments`: of Model._train_process."""
+        """`arguments`: those of Model._train_process."""
         self._trainer = trainer
         self._callbacks = callbacks
         self._cb_params = arguments["cb_params"]
         self._dataset = arguments["train_dataset"]
         self.epochs: int = arguments["epoch"]  # Where the loop ends.
-        self._first_batch = 0  # Of the pipeline: where the loop began.
+        self._first_batch = 0  # The batch of the pipeline with which the loop began.
         self._first_step = 0
         self._answer: Any = None  # Outputs of a step that was done already.
-        self._skips: bool | None = None  # Not None: the pipeline skips. The former setting.
+        self._skips: bool | None = None  # The user's setting, while this run has changed it.
         self._looks = True  # Parameters may have changed since the last step.
         self._resumed = False
-        self._entered = 0, 0, 0  # First epoch, batch and step, as the program has them.
+        self._entered = 0, 0, 0  # First epoch, batch and step, as the program gave them.
         self._parts = _pipeline.Parts(self._dataset)
         self._meddles = not all(map(_callbacks.leaves_parameters, callbacks))
 
     def enter(self, initial_epoch: int) -> int | None:
-        """Prepare the loop for the state's position; return its first epoch. None: it was done."""
+        """Prepare the loop for where the state is; return its first epoch. None: call is done."""
         trainer = self._trainer
         engine = trainer.engine
         self._first_batch = self._dataset.get_init_step()
@@ -93,7 +93,7 @@ class Run:
             trainer.former.give_back(trainer.call, self._callbacks)
             return None
         if at["call"] < trainer.call:
-            if trainer.retrying and trainer.rest is not None:  # MindSpore has set its guess.
+            if trainer.retrying and trainer.rest is not None:  # MindSpore has guessed these values.
                 initial_epoch, self._first_batch, self._first_step = trainer.rest.entered
                 self._dataset.set_init_step(self._first_batch)
                 self._cb_params.cur_step_num = self._first_step
@@ -103,7 +103,7 @@ class Run:
         return self._resume(at)
 
     def before_begin(self, place: int) -> None:
-        """Remember how everything is, before the first callback begins anything after a step."""
+        """Keep everything as it is before the first callback that begins something after a step."""
         trainer = self._trainer
         if trainer.engine.rehearsing or not trainer.repairs or self._answer is not None:
             return
@@ -117,7 +117,7 @@ class Run:
             trainer.rest = Rest(*at, place, changes, held, self._entered, cells)
 
     def after_begin(self, place: int) -> None:
-        """Drop the changes of a begin that was already made before."""
+        """Take back what callbacks changed, if they have been called for this begin before."""
         trainer = self._trainer
         if trainer.engine.rehearsing:
             return
@@ -125,12 +125,12 @@ class Run:
         if trainer.rest is not None and place < trainer.rest.begin:
             trainer.rest.put_back(trainer.state)
         elif place == 0 and self._resumed and trainer.rest is None:
-            trainer.state.restore()  # The loop is entered in its midst; the state has them.
+            trainer.state.restore()  # The state holds what this begin changes.
 
     def _fresh(self, initial_epoch: int) -> int:
-        """Return the first epoch of a training that begins, maybe from a checkpoint."""
+        """Return the first epoch of a training that begins, perhaps from a checkpoint."""
         trainer = self._trainer
-        if trainer.drawn[0] == trainer.call:  # The loop is entered again.
+        if trainer.drawn[0] == trainer.call:  # A repair enters the loop again.
             _random.give_back(trainer.drawn[1])
             self._parts.put_back(trainer.drawn[2])
         trainer.drawn = trainer.call, _random.states(), self._parts.now()
@@ -145,10 +145,10 @@ class Run:
                 f"{begun}"
             )
         first = initial_epoch or begun
-        # MindSpore counts steps from 1 again, whatever it begins from. So a second last checkpoint
-        # would have too small a step, and a training from it would see data again.
+        # MindSpore counts steps from 1, even if it begins from a checkpoint. So the last checkpoint
+        # of such a training would have too small a step, and a training from it would repeat data.
         saving = [c for c in self._callbacks if hasattr(c, "ckpt_save_path")]
-        added = any(c.initial_step for c in saving)  # The program adds what was done itself.
+        added = any(c.initial_step for c in saving)  # The program itself adds the steps before.
         if not added and (saving or forgotten):
             done = first * size + self._first_batch % size
             self._cb_params.cur_step_num = self._first_step = done
@@ -159,14 +159,14 @@ class Run:
 
         self._resumed = True
         self._trainer.drawn = self._trainer.call, *at["drawn"]
-        # The pipeline draws from the start again.
+        # The pipeline draws again what it drew from the start on.
         _random.give_back(self._trainer.drawn[1])
         self._parts.put_back(self._trainer.drawn[2])
         self._skips = dataset.config.get_fast_recovery()
         dataset.config.set_fast_recovery(_pipeline.draws_nothing(self._dataset))
         batch, epoch, done = int(at["batch"]), int(at["epoch"]), int(at["step"])
         self._first_batch, self._first_step = int(at["first_batch"]), int(at["first_step"])
-        # A program that begins from its last checkpoint asks for fewer steps now.
+        # A program that now begins from its last checkpoint asks for fewer steps.
         self.epochs, self._cb_params.epoch_num = at["epochs"]
         if self._trainer.retrying and self._trainer.rest is not None:
             batch += 1
@@ -182,7 +182,7 @@ class Run:
         return epoch
 
     def begin_as_usual(self) -> None:
-        """Let the next reader of the data begin where it would have begun without a fault."""
+        """Set the data set back, so that its next reader begins as without a fault."""
         if self._skips is not None:
             from mindspore import dataset
 
@@ -201,7 +201,7 @@ class Run:
         return None
 
     def _describe(self, outputs: Any) -> dict[str, Any]:
-        _saving.finish()  # Else nobody would finish the files of a process that dies.
+        _saving.finish()  # Nobody would finish the files of a process that dies.
         step = self._cb_params.cur_step_num
         packed, lacks = dumps_outputs(outputs, _MOST_OUTPUTS)
         if lacks:
@@ -230,7 +230,7 @@ class Run:
         }
 
     def step(self, network: Any, inputs: tuple[Any, ...]) -> Any:
-        """Make a step, or return the outputs of one that was done."""
+        """Make a step and return its outputs; at first, those of a step that was done before."""
         trainer = self._trainer
         if trainer.engine.rehearsing:
             dumps_outputs(network(*inputs), _MOST_OUTPUTS)  # This waits for the outputs.
@@ -239,7 +239,7 @@ class Run:
         self.begin_as_usual()
         if self._answer is not None:
             answer, self._answer = self._answer, None
-            trainer.state.restore()  # It holds this step's begin already.
+            trainer.state.restore()  # The callbacks have begun this step again; undo that.
             for callback, saved in zip(self._callbacks, trainer.state.objects["callbacks"]):
                 _callbacks.give_back(callback, saved)
             trainer.cells.put_changed(trainer.state.objects["cells"])
@@ -248,7 +248,7 @@ class Run:
         cells, before, tries = trainer.cells, trainer.cells.now(), itertools.count()
 
         def compute() -> Any:
-            if next(tries):  # The one before was void.
+            if next(tries):  # The first try was void.
                 cells.put(before)
             sampled.batch(inputs)
             return network(*inputs)

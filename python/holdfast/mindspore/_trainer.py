@@ -1,4 +1,4 @@
-"""The common parts of a program's calls of Model.train: one network, its state, a data seed."""
+"""What a program's calls of Model.train have in common: one network, its state, a data seed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def warn_of_dropout(engine: Engine, network: Any) -> None:
 
 
 class Trainer:
-    """All trainings of one program, which are of one network."""
+    """All calls of Model.train of a program, which all train one network."""
 
     def __init__(self, engine: Engine) -> None:
         """Begin without an open state."""
@@ -47,27 +47,27 @@ class Trainer:
         self.state: Steps | None = None
         self.call = 0  # Calls of Model.train that were begun, from 1.
         self.training = False  # Model.train is under way.
-        self.retrying = False  # The same call is entered again, after a repair.
+        self.retrying = False  # After a repair, the same call is entered again.
         self.evaluated = Evaluated()
-        # A call, and the states of random generators and of the data's parts at its start.
+        # A call; and the states of random generators and of the pipeline's parts when it began.
         self.drawn = 0, b"", b""
-        self.seed = DataSeed()  # Each call has its own.
+        self.seed = DataSeed()  # It gives each call a seed of its own.
         switches = _switches.read(os.environ.get(_switches.VARIABLE, "")).on
         self.repairs = not {"UCE", "HCCE", "ARF"}.isdisjoint(switches)
         self._rest: Rest | None = None
         self._network: Any = None
-        self.cells: Cells | None = None  # Of the network.
+        self.cells: Cells | None = None  # The cells of the network.
         self._others: list[Any] = []  # Parameters that callbacks hold, or objects within cells.
         self.former = Former()
 
     def passes(self) -> bool:
-        """Return whether the program is between two calls that a predecessor finished."""
+        """Return whether the program is between calls, and a predecessor has come further."""
         if self.training or self.state is None:
             return False
         return self.call < int(self.state.objects["call"])
 
     def open(self, network: Any, callbacks: list[Any]) -> Steps:
-        """Return the state of a network and of its averages, opened at the first call."""
+        """Return the state of a network and of what callbacks hold. The first call opens it."""
         if self.state is None:
             parameters = list(network.get_parameters())
             hidden = hidden_parameters(network)
@@ -95,7 +95,7 @@ class Trainer:
         return self.state
 
     def evaluate(self, make: Callable[[], Any]) -> Any:
-        """Return the result of Model.eval; where calls are passed, return the kept result."""
+        """Return the result of Model.eval; between calls that are passed over, the kept one."""
         state, say_once = self.state, self.engine.say_once
         if self.training or state is None:
             return make()
@@ -120,7 +120,7 @@ class Trainer:
 
     @property
     def rest(self) -> Rest | None:
-        """The Rest after the last step; None if not all callbacks have heard of that step."""
+        """The Rest after the last step; None if not all callbacks were called for that step."""
         rest, state = self._rest, self.state
         if rest is None or state is None or (rest.call, rest.version) != (self.call, state.n):
             return None
@@ -136,7 +136,7 @@ class Trainer:
         return state is not None and not state.under_way and bool(state.n or self.rest)
 
     def retry(self) -> bool:
-        """Go back to the last step if possible. The loop is entered right after this."""
+        """Go back to the last step if possible. The caller enters the loop right after this."""
         if not self.can_retry():
             return False
         assert self.state is not None

@@ -40,8 +40,8 @@ __all__ = ["Error", "PeerError", "State", "UserError", "WorldError", "init"]
 def init() -> None:
     """Start Holdfast. Call this instead of torch.distributed.init_process_group.
 
-    It makes the default process group, with the backend "holdfast". In a spare it does not wait for
-    the rank: the program goes on until something needs it, State at the latest.
+    This makes the default process group, with the backend "holdfast". A spare does not wait for its
+    rank in here: its program goes on until something needs the rank, State at the latest.
 
     Errors: UserError if there is a process group already, or under another launcher.
     """
@@ -61,7 +61,7 @@ def init() -> None:
 def _import_compiler() -> None:
     """Import the 800 modules of torch's compiler that a process's first optimizer would import.
 
-    The garbage collector is off meanwhile. Its repeated scans would take a third of the time.
+    The garbage collector is off meanwhile: its scans would take a third of the time.
     """
     collects = gc.isenabled()
     gc.disable()

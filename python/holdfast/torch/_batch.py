@@ -1,9 +1,9 @@
 """The batch of a step, which the step must leave as it is: a void step is made again with it.
 
-A batch is of tensors, arrays and plain values, in containers that hold nothing but these: what is
-not known by its type is refused. Each try of a step gets containers of
-its own, so the body may take parts out. Whether it changed a tensor is told by the tensor's count
-of changes, and in a process's first step by its contents; for an array, always by its contents.
+A batch consists of tensors, arrays and plain values, in containers that hold nothing else. Other
+types are refused. Each try of a step gets new containers, so the body may take parts out. A changed
+tensor is found by torch's count of its changes, and in a process's first step by its contents; a
+changed array always by its contents.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _DEEPEST: Final = 32
 
 
 class Batch:
-    """One batch. UserError: it holds what nobody can tell to be unchanged, or to be given again."""
+    """One batch. UserError: it holds something whose changes nobody could notice."""
 
     def __init__(self, given: Any, by_contents: bool) -> None:
-        """Take note of what it is now; `by_contents`: of the contents of tensors, too."""
+        """Note what the batch is now. `by_contents`: note the contents of tensors, too."""
         self._given = given
         self._is_new = True
         self._by_contents = by_contents
@@ -47,7 +47,7 @@ class Batch:
         self._mark = self._marks()
 
     def give(self) -> Any:
-        """Return it for one try of its step, and keep no reference to that."""
+        """Return the batch for one try of its step, in containers that are not used again."""
         if self._is_new:
             self._is_new, given, self._given = False, self._given, None
             return given
@@ -57,7 +57,7 @@ class Batch:
         return given
 
     def see_that_it_is_unchanged(self, n: int) -> None:
-        """Raise UserError if step `n` has changed it."""
+        """Raise UserError if step `n` has changed the batch."""
         if self._marks() != self._mark:
             raise UserError(
                 f"step {n} changed its batch in place, and would be made again with other data if "
@@ -80,7 +80,7 @@ class Batch:
         """Return the same tensors and arrays, in containers that nobody else changes; note them."""
         if isinstance(value, torch.Tensor):
             if type(value) is torch.Tensor and not (value.requires_grad or value.is_inference()):
-                value = value.detach()  # A gradient that the body gives it is not its successor's.
+                value = value.detach()  # So a gradient that the body gives it does not stay.
             self._leaves.append(value)
             return value
         if type(value) in _EXACT:
@@ -108,9 +108,9 @@ class Batch:
         return own
 
     def _container(self, value: Any, depth: int) -> Any:
-        """Return a container of fresh parts; None: it is none, or holds more than its parts."""
+        """Return a copy of a container; None: this is no container, or has attributes as well."""
         own: Any
-        if isinstance(value, UserDict):  # Of a tokenizer, with attributes that it does not change.
+        if isinstance(value, UserDict):  # A tokenizer makes one, with attributes that never change.
             if vars(value).keys() > {"data"} and not type(value).__module__.startswith(_LIBRARY):
                 return None
             own = copy.copy(value)
@@ -150,7 +150,7 @@ class Batch:
 
 
 def _has_attributes(value: Any) -> bool:
-    """Whether an object of a class that inherits from a built-in one has something of its own."""
+    """Return whether an object of a subclass of a built-in type has attributes."""
     if getattr(value, "__dict__", None):
         return True
     return any(vars(kind).get("__slots__") for kind in type(value).__mro__)

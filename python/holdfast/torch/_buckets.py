@@ -1,4 +1,4 @@
-"""Put DDP's buckets into memory that all ranks add up in, so that their sums need no copies.
+"""Put DDP's buckets into registered memory, so that their sums need no copies.
 
 DDP allocates its buckets itself and shows them only to the group that sums them. So a bucket is
 moved when it is first summed. Its storage is replaced in place: DDP and gradients that are views of
@@ -31,8 +31,8 @@ class Buckets:
     def __init__(self, say: Callable[[str], None]) -> None:
         """Expect no bucket yet. `say` tells the user, once, if buckets can not be moved here."""
         self._say = say
-        self._expected: Counter[int] = Counter()  # Numbers of elements.
-        # Holds the storages, so that nothing else comes to lie at a registered address.
+        self._expected: Counter[int] = Counter()  # By number of elements.
+        # The storages are held so that no other memory gets a registered address.
         self._moved: list[tuple[torch.UntypedStorage, _core.Memory]] = []
         self._shared: dict[int, tuple[torch.UntypedStorage, int]] = {}  # By address, with its file.
 
@@ -54,7 +54,7 @@ class Buckets:
     def move(self, tensor: Tensor, session: _core.Session | None) -> None:
         """Move the storage of `tensor` if it is a bucket, which DDP's reducer sums from C++.
 
-        Without a session, do the part that needs none; a later call with a session does the rest.
+        Without a session, only give it a file; a later call with a session registers the memory.
         """
         size = tensor.numel()
         if not self._expected.get(size) or is_of_the_program():
@@ -85,7 +85,7 @@ class Buckets:
 def _share(storage: torch.UntypedStorage) -> int:
     """Have torch move a storage into a file of its own; return the file."""
     disk = os.statvfs(_SHARED)
-    if disk.f_bavail * disk.f_frsize < 3 * storage.nbytes():  # With too little, torch dies.
+    if disk.f_bavail * disk.f_frsize < 3 * storage.nbytes():  # With too little, the process dies.
         raise OSError(f"no room in {_SHARED} for {storage.nbytes()} bytes twice; enlarge it")
     file: int = storage._share_fd_cpu_()[0]
     return file
@@ -93,6 +93,6 @@ def _share(storage: torch.UntypedStorage) -> int:
 
 def _register(storage: torch.UntypedStorage, file: int, session: _core.Session) -> _core.Memory:
     memory = session.register(storage.nbytes(), storage.data_ptr())
-    # torch hands this descriptor to other processes; the file that it stood for is unused now.
+    # torch hands this descriptor to other processes, so let it stand for the new file.
     os.dup2(memory.file, file, inheritable=False)
     return memory

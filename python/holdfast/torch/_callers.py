@@ -1,6 +1,6 @@
-"""Who asks for a collective. torch does not tell a group, so it is seen by who calls.
+"""Find out who asks for a collective: torch does not tell its groups, but the call stack does.
 
-A caller is known by its module, or by being the very function. No text is searched.
+A caller is known by its module or by its code object. No source text is searched.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 import torch.distributed as dist
 
-# They call for themselves, with what State restores.
+# Modules that exchange values of their own, which State restores.
 _FRAMEWORKS: Final = ("torch.nn.parallel.", "torch.distributed.fsdp.", "torch.distributed.tensor.")
 _RECEIVE_OBJECTS: Final[dict[CodeType, str]] = {
     inspect.unwrap(call).__code__: call.__name__
@@ -22,7 +22,7 @@ _RECEIVE_OBJECTS: Final[dict[CodeType, str]] = {
 
 
 def _callers() -> Iterator[FrameType]:
-    """Yield the frames that led here, without those of this package that are innermost."""
+    """Yield the frames of the call stack, from the innermost that is not this package's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _module_of(frame).startswith("holdfast.torch."):
         frame = frame.f_back
@@ -36,16 +36,16 @@ def _module_of(frame: FrameType) -> str:
 
 
 def is_of_a_framework() -> bool:
-    """Whether DistributedDataParallel, FSDP or a DTensor asks, for itself."""
+    """Return whether DistributedDataParallel, FSDP or a DTensor asks for the collective."""
     return any(f"{_module_of(frame)}.".startswith(_FRAMEWORKS) for frame in _callers())
 
 
 def is_of_the_program() -> bool:
-    """Whether a function of torch.distributed was called, not the reducer in a backward pass."""
+    """Return whether torch.distributed was called, and not DDP's reducer in a backward pass."""
     frame = next(_callers(), None)  # None: C++ calls, on a thread of its own.
     return frame is not None and _module_of(frame) == dist.distributed_c10d.__name__
 
 
 def wanted_objects() -> str:
-    """Return the call that would unpickle another rank's bytes. No echo can replace those."""
+    """Return the call, if any, that will unpickle another rank's bytes: an echo would be wrong."""
     return next((name for f in _callers() if (name := _RECEIVE_OBJECTS.get(f.f_code))), "")

@@ -16,7 +16,7 @@ class Copies:
 
     def __init__(self, targets: list[Tensor], sources: list[Tensor]) -> None:
         dense = [(t, s) for t, s in zip(targets, sources) if _is_dense(s)]
-        self._held = sources  # So that nothing else comes to lie there.
+        self._held = sources  # So that no other memory gets these addresses.
         self._count = len(dense)
         pointers, sizes = ctypes.c_void_p * self._count, ctypes.c_uint64 * self._count
         self._to = pointers(*(t.data_ptr() for t, _ in dense))
@@ -26,7 +26,7 @@ class Copies:
         self._targets, self._sources = [t for t, _ in others], [s for _, s in others]
 
     def make(self) -> None:
-        """Make the copies. Requires: the tensors still lie where they lay."""
+        """Make the copies. Requires: the tensors have not moved."""
         lib.hf_copy(self._count, self._to, self._from, self._bytes)
         if self._sources:
             torch._foreach_copy_(self._targets, self._sources)
@@ -34,7 +34,7 @@ class Copies:
 
 def _is_dense(tensor: Tensor) -> bool:
     """Whether a tensor's bytes are its elements, in order, and can be read directly."""
-    if tensor.device.type != "cpu" or not tensor.data_ptr():  # No address: made of others.
+    if tensor.device.type != "cpu" or not tensor.data_ptr():  # No address: it is made of others.
         return False
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
@@ -46,7 +46,7 @@ def digests_of(tensors: list[Tensor]) -> ctypes.Array[ctypes.c_uint64]:
 
 
 def digests_of_memory(pieces: list[tuple[Any, int, int]]) -> ctypes.Array[ctypes.c_uint64]:
-    """Return a digest of each piece of memory: its holder, its address, its bytes."""
+    """Return a digest of each piece of memory, given as (holder, address, size in bytes)."""
     count = len(pieces)
     digests = (U64 * count)()
     pointers = (ctypes.c_void_p * count)(*(address for _, address, _ in pieces))

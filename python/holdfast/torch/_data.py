@@ -18,7 +18,7 @@ from holdfast._errors import UserError
 from holdfast.torch._draws import see_that_none_goes_on
 from holdfast.torch._random import Seeds, get_states, note, reseed, seed_of, set_states
 
-_LOOKED_AT: Final = 1000  # Of an order that is to be the same twice.
+_LOOKED_AT: Final = 1000  # So many indices of an order are compared.
 _AT_ONCE: Final = 1 << 20  # Indices, or batches of them, that are held at once.
 
 _CURE_OF_AN_ORDER: Final = (
@@ -32,7 +32,10 @@ _CURE_OF_ITEMS: Final = (
 
 
 def see_items(dataset: Any, ask: Callable[[], Any], but: Collection[Any]) -> None:
-    """Raise UserError if a data set holds a generator that is not set for each item."""
+    """Raise UserError if a data set holds a generator that is not set for each item.
+
+    `ask` gets an item; generators in `but` are known to be set.
+    """
     what = f"the data set {type(dataset).__name__}"
     see_that_none_goes_on(what, dataset, but, _CURE_OF_ITEMS, ask)
 
@@ -46,17 +49,17 @@ def length_of(source: Any) -> int | None:
 
 
 class _Ticket(NamedTuple):
-    """A sampler gives this instead of an index (or of a batch of indices)."""
+    """What a sampler gives instead of an index (or of a batch of indices)."""
 
-    seed: Seeds
-    what: Any
+    seed: Seeds  # For loading it.
+    what: Any  # The index, or the batch of indices.
 
 
 class _Seeded(torch.utils.data.Dataset[Any]):
     """A dataset that takes tickets as indices."""
 
     def __init__(self, dataset: Any, seen: bool) -> None:
-        self.__dict__.update(_dataset=dataset, _seen=seen)  # Seen in each worker, or before it.
+        self.__dict__.update(_dataset=dataset, _seen=seen)  # _seen: by see_items().
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -71,7 +74,7 @@ class _Seeded(torch.utils.data.Dataset[Any]):
         return self._asked(ticket.seed, lambda: [self._dataset[i] for i in ticket.what])
 
     def _asked(self, seed: Seeds, ask: Callable[[], Any]) -> Any:
-        if not self._seen and get_worker_info() is not None:  # A worker_init_fn may have set it.
+        if not self._seen and get_worker_info() is not None:  # A worker_init_fn has run.
             self.__dict__["_seen"] = True
             see_items(self._dataset, ask, ())
         seed.set()
@@ -96,10 +99,10 @@ class _Seeded(torch.utils.data.Dataset[Any]):
 def _pieces(sampler: Any, seed: Seeds, skip: int) -> Iterator[list[Any]]:
     """Yield what a sampler gives after `skip`. Its random draws follow from `seed` alone.
 
-    They must not depend on when the loader asks. That is in a step, or before it if there are
-    workers, and a successor asks in another step. A usual order is taken at once. An order that has
-    no end, or never reaches it (num_samples=10**10 is common), is taken one by one. The length is
-    no promise: some samplers estimate it, and a DataLoader takes all that they give.
+    The draws must not depend on when the loader asks: with workers it asks before the step, and a
+    successor asks in another step. An order of usual length is drawn at once. One that has no end,
+    or never reaches it (num_samples=10**10 is common), is drawn index by index. The length is no
+    promise: some samplers estimate it, and a DataLoader takes all that they give.
     """
     length = length_of(sampler)
     size = max(length - skip, 1) if length and length <= _AT_ONCE else 1  # Its end may draw, too.
@@ -140,10 +143,11 @@ class _Tickets:
 
 
 class Mark(NamedTuple):
-    """What to do with a new source to bring it to the position of an old one.
+    """How to bring a new source, which can load a state, to the position of an old one.
 
-    After the last batch of an epoch, a state does not say how the next epoch begins. Some sources
-    go on there, some have to be asked once more, and some begin anew only if they were iterated.
+    A state that was saved after the last batch of an epoch does not say how the next epoch begins.
+    Some sources go on from it, some have to be asked once more, and some begin anew only if they
+    were iterated. So a mark repeats what was done.
     """
 
     state: Any  # Load this first; None: leave the source as it was made.
@@ -160,9 +164,9 @@ class Mark(NamedTuple):
 class Feeder:
     """One source of batches."""
 
-    generators: Sequence[torch.Generator] = ()  # The program's own ones that start() seeds.
-    may_be_kept = False  # It serves all passes over a source without holding on to the source.
-    shows_its_end = True  # The position tells if an epoch is over. If not, the next batch does.
+    generators: Sequence[torch.Generator] = ()  # Those of the program that start() seeds.
+    may_be_kept = False  # It serves all passes, and does not keep the user's source alive.
+    shows_its_end = True  # The position tells if an epoch is over. False: asking for a batch does.
 
     def start(self, epoch: int, order: int, skip: int, state: Mark | None) -> Iterator[Any]:
         """Iterate a pass of an epoch from position `skip`; the source stands at `state`.
@@ -178,22 +182,22 @@ class Feeder:
         """Take over the program's seeds with which a predecessor began this pass."""
 
     def lose(self) -> None:
-        """Have the source brought to its mark again before its next epoch."""
+        """Note that the source has left its mark, so that take_up() brings it back there."""
 
     def state(self) -> Any:
         """Return the state that start() needs besides the position, after the batch just given."""
         return None
 
     def items(self) -> Any:
-        """Return the object with items by index, if any. An item must depend on its index alone."""
+        """Return what gives items by index, if any, to check that equal seeds give equal items."""
         return None
 
     def see_that_it_is_drawn_again(self, kept: Collection[Any]) -> None:
-        """Raise UserError if an order is another one each time, or by a generator not `kept`."""
+        """Raise UserError if equal seeds do not give equal data; generators in `kept` may go on."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The program's seeds for these generators, the same before start() and after it."""
+        """The program's seeds for `generators`. start() does not change them."""
         return ()
 
     @property
@@ -205,7 +209,7 @@ class Feeder:
 class _Loader(Feeder):
     """A DataLoader over a map-style dataset."""
 
-    may_be_kept = True  # It has workers, which may be persistent.
+    may_be_kept = True  # Its workers may be persistent.
 
     def __init__(self, loader: DataLoader[Any], seed: Seeds) -> None:
         self._seed = seed
@@ -270,7 +274,7 @@ class _Loader(Feeder):
         try:
             twice = ask(), ask()
         except Exception:
-            return  # It is told more before it is asked; start() does so.
+            return  # The sampler needs to be told more first, as start() does.
         if twice[0] != twice[1]:
             kinds = [type(s) for s in (*self._samplers, sampler)]
             own = next((k for k in kinds if not k.__module__.startswith("torch.")), kinds[0])
@@ -281,7 +285,7 @@ class _Loader(Feeder):
 
     def recall(self, order: int, seeds: tuple[int, ...]) -> None:
         for generator, seed in zip(self.generators, seeds, strict=False):
-            note(generator, seed, order)  # State may have set it as for this seed.
+            note(generator, seed, order)  # State may have set the generator already.
             if seed_of(generator) != seed:
                 reseed(generator, seed, order)
 
@@ -338,9 +342,9 @@ class _Indexed(Feeder):
 
 
 class Whereabouts:
-    """Whether a source with its own position is at its mark. This outlives the feeder."""
+    """Whether a source with a position of its own is at its mark. This outlives the feeder."""
 
-    is_there = False  # At its mark.
+    is_there = False
 
 
 class _Stateful(Feeder):
@@ -389,7 +393,7 @@ class Fetched:
         self._batches = batches
         self._prepare = prepare
         self._next: list[Any] = []  # At most one.
-        self._error: Exception | None = None  # Raised in its place.
+        self._error: Exception | None = None  # Raised in place of the next batch.
         self._ended = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -401,7 +405,7 @@ class Fetched:
                 yield self._next.pop()
 
     def is_over(self) -> bool:
-        """Whether no batch follows. It is called one step before that batch would be wanted."""
+        """Fetch the next batch ahead, in the step before its own; return whether there is none."""
         if not self._ended:
             try:
                 self._fetch(1)
@@ -425,7 +429,7 @@ def tells_its_position(source: Any) -> bool:
 
 
 def feeder_of(source: Any, seed: Seeds, at: Whereabouts | None = None) -> Feeder:
-    """Return the feeder for the user's source; `at` is from an earlier feeder of that source."""
+    """Return a feeder for the user's source. `at`: from an earlier feeder of that source."""
     if tells_its_position(source):
         return _Stateful(source, seed, at or Whereabouts())
     if isinstance(source, DataLoader):

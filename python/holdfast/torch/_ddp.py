@@ -1,9 +1,9 @@
 """Give every DistributedDataParallel one bucket layout, in every process, from the first step on.
 
-DDP forms its buckets anew in the second step, in the order in which gradients became ready, and
-tells the other ranks by two broadcasts. A process that joins later would do that alone. So the
-layout that DDP computed at construction, the same on all ranks, is made final at once. This uses
-DDP's own private calls and answers the two broadcasts locally. Bits do not depend on the layout.
+By itself, DDP forms its buckets anew in the second step, in the order in which gradients became
+ready, and makes two broadcasts to agree on them. A process that joins later would do that alone. So
+a layout that follows from the parameters alone, the same on all ranks, is made final at once, by
+DDP's own private calls; the two broadcasts are answered locally. Bits do not depend on the layout.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ PRIVATE: Final = (
     "_rebuild_buckets",
     "_get_zeros_like_grad_buckets",
 )
-REHEARSED: Final = ("prepare_for_forward", "prepare_for_backward")  # The reducer's, too.
+# Also private: what the reducer needs for a backward pass of zeros.
+REHEARSED: Final = ("prepare_for_forward", "prepare_for_backward")
 
 
 def find(model: torch.nn.Module) -> list[DistributedDataParallel]:
-    """Return the DDP modules in `model`, itself among them."""
+    """Return the DDP modules in `model`, including `model` itself."""
     return [m for m in model.modules() if isinstance(m, DistributedDataParallel)]
 
 
@@ -40,26 +41,26 @@ def layout(ddp: Any) -> list[int]:
 
 
 def begins_with(ddps: list[Any]) -> list[tuple[bool, list[int]]]:
-    """Return what the next step of each depends on besides State, so that a replay has it, too.
+    """Return, for each DDP module, what its next step depends on and an image has to hold.
 
     First: whether DDP will share its buffers in the next forward pass. It does not after no_sync().
-    Second: which gradients lie in its buckets (gradient_as_bucket_view). DDP divides those by the
-    number of ranks. Others it multiplies by the inverse as it copies them into the buckets, which
-    gives other bits unless the number is a power of two.
+    Second: the parameters whose gradients lie in its buckets (gradient_as_bucket_view). DDP divides
+    such a gradient by the number of ranks. Any other it copies into a bucket, multiplied by the
+    inverse, which gives other bits unless the number is a power of two.
     """
     return [(bool(ddp.require_forward_param_sync), _laid(ddp)) for ddp in ddps]
 
 
 def _laid(ddp: Any) -> list[int]:
     size = ddp.process_group.size()
-    by_itself = bool(ddp._comm_hooks)  # A hook divides, if anybody does.
+    by_itself = bool(ddp._comm_hooks)  # With a hook, DDP itself does not divide.
     if not ddp.gradient_as_bucket_view or by_itself or size & (size - 1) == 0:
         return []
     return [i for i, p in enumerate(ddp.parameters()) if p.grad is not None and p.grad._is_view()]
 
 
 def restore(ddps: list[Any], values: list[tuple[bool, list[int]]], engine: Engine) -> None:
-    """Put back what begins_with() returned. Requires: no step under way, gradients restored."""
+    """Bring DDP modules back to what begins_with() said. Requires: gradients are restored."""
     for ddp, (shares, laid) in zip(ddps, values):
         ddp.require_forward_param_sync = shares
         parameters = list(ddp.parameters())
@@ -68,7 +69,7 @@ def restore(ddps: list[Any], values: list[tuple[bool, list[int]]], engine: Engin
 
 
 def _lay(ddp: Any, parameters: list[Any], laid: list[int], engine: Engine) -> None:
-    """Move the gradients of parameters `laid` into the buckets, which a backward pass shows."""
+    """Move the gradients of parameters `laid` into the buckets. A backward pass finds these."""
     gradients = [p.grad for p in parameters]
     for parameter in parameters:
         parameter.grad = None
@@ -91,7 +92,7 @@ def _lay(ddp: Any, parameters: list[Any], laid: list[int], engine: Engine) -> No
 
 
 def settle(ddp: Any, engine: Engine) -> None:
-    """Make the layout final. Requires: no backward pass yet."""
+    """Make the bucket layout of a DDP module final. Requires: no backward pass yet."""
     if not isinstance(ddp.process_group, HoldfastGroup):
         raise UserError(
             "DistributedDataParallel uses another process group than holdfast's; call hf.init() in "
@@ -104,10 +105,10 @@ def settle(ddp: Any, engine: Engine) -> None:
     _see_that_none_is_sparse(ddp.module)
     parameters = _summed(ddp)
     if ddp.static_graph:
-        # A static graph sums up once in its life which parameters were used. A process that joins
-        # later does so, too, when the others do not.
+        # A DDP module with a static graph all-reduces once which parameters were used. In a process
+        # that joins later it does so when the others do not.
         ddp.process_group.answer_used_map(len(parameters))
-    elif ddp.find_unused_parameters:  # Such a layout never changes.
+    elif ddp.find_unused_parameters:  # DDP never changes such a layout.
         if hasattr(ddp.reducer, PRIVATE[-1]):
             engine.buckets.expect(layout(ddp))
         return
@@ -170,7 +171,7 @@ def _force(ddp: Any, engine: Engine, parameters: list[torch.Tensor]) -> None:
 
 def _summed(ddp: Any) -> list[torch.Tensor]:
     """Return the parameters that DDP's reducer has, in its order."""
-    found = {  # DDP ignores no `x` of the outermost module: it looks for `.x`.
+    found = {  # DDP looks for `.x`, so it ignores no `x` of the outermost module.
         id(parameter): parameter
         for prefix, module in ddp.module.named_modules()
         for name, parameter in module.named_parameters(recurse=False)
@@ -182,9 +183,9 @@ def _summed(ddp: Any) -> list[torch.Tensor]:
 def rehearse(ddp: Any, engine: Engine) -> None:
     """Make a backward pass of zeros, whose sums are answered locally, and drop its gradients.
 
-    This is for a spare that waits. Its buckets and gradients get their memory now, and first uses
-    are paid now, not in the first step of a recovery. Requires: settle(), an echo, no session. No
-    pass is made if a gradient, a hook, a learning reducer or no_sync() would let it be noticed.
+    A waiting spare does this, so that a recovery does not pay for the memory of buckets and
+    gradients and for first calls. Requires: settle(), an echo, no session. No pass is made if the
+    program could notice it: by a gradient, a hook, a reducer that learns, or no_sync().
     """
     if not ddp.require_backward_grad_sync:
         return

@@ -18,19 +18,19 @@ from holdfast._vars import dumps
 from holdfast._whose import is_programs_code
 from holdfast.torch._others import contents_of, is_common, is_generator, put_back
 
-_MOST: Final = 300_000  # Objects that are looked at.
+_MOST: Final = 300_000  # So many objects are looked at, at most.
 _LEAVES: Final = (type, ModuleType, torch.Tensor, bool, int, float, complex, str, bytes, range)
 _PLAIN: Final = frozenset((*_LEAVES, type(None)))
-_BEGIN: Final = ("__init__", "__new__", "__post_init__")  # What these draw is drawn again alike.
+_BEGIN: Final = ("__init__", "__new__", "__post_init__")  # A successor makes their draws as well.
 
 
 def see_that_none_goes_on(
     what: str, holder: Any, but: Collection[Any], cure: str, ask: Callable[[], Any]
 ) -> None:
-    """Raise UserError if `holder` reaches a generator, `but` for some, that `ask` does not set.
+    """Raise UserError if `holder` reaches a generator that `ask` does not set, except in `but`.
 
-    It is set if it is in the same place in its row after each of two calls, though it was moved
-    between them. One that is used seldom, or later, is not known to be set, and is refused too.
+    Each generator is moved on before each of two calls of ask(). It is set if it has the same state
+    after both. A generator that ask() does not come to is refused too.
     """
     name = getattr(holder, "__qualname__", type(holder).__name__)
     find = partial(generators_in, holder, name, but)
@@ -45,7 +45,7 @@ def see_that_none_goes_on(
             ask()
             after.append({where: dumps(contents_of(g)) for where, g in find().items()})
     except Exception:
-        after = [{}, dict.fromkeys(found, b"")]  # It can not be asked here.
+        after = [{}, dict.fromkeys(found, b"")]  # `ask` fails here: refuse all generators.
     finally:
         for generator, place in kept:
             put_back(generator, place)
@@ -58,12 +58,12 @@ def see_that_none_goes_on(
 
 
 def generators_in(holder: Any, name: str, but: Collection[Any] = ()) -> dict[str, Any]:
-    """Return the generators that an object reaches, by where they are, `but` for what some reach.
+    """Return the generators that an object reaches, by where they are.
 
-    Those of torch, random and NumPy themselves are none of these.
+    Left out: what only objects in `but` reach, and the common ones of torch, random and NumPy.
     """
     found = {}
-    known = {id(thing): thing for thing in but}  # Held, since an id may be given anew.
+    known = {id(thing): thing for thing in but}  # Held, so that no id is used again.
     todo = deque([(name, holder)])
     while todo and len(known) < _MOST:
         where, thing = todo.popleft()
@@ -117,16 +117,16 @@ def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:
             try:
                 yield name, object.__getattribute__(thing, name)
             except AttributeError:
-                continue  # Not set, or a private one, which has another name.
+                continue  # Not set, or private: then its real name is another one.
 
 
 def _of_a_function(where: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield what a function has around it, and the generators and functions that its code names."""
+    """Yield a function's closure and defaults, and what its code names: generators, functions."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:
             yield f"{where}.{name}", cell.cell_contents
         except ValueError:
-            continue  # It is not set yet.
+            continue  # The variable is not set yet.
     yield where, function.__defaults__
     yield where, function.__kwdefaults__
     if not is_programs_code(function.__code__.co_filename):
@@ -140,9 +140,9 @@ def _of_a_function(where: str, function: FunctionType) -> Iterator[tuple[str, An
 
 @functools.lru_cache(1000)
 def _of_a_class(kind: type) -> tuple[tuple[str, Any], ...]:
-    """Return the program's own methods, and generators that its classes hold.
+    """Return the methods of a class that are the program's, and generators in class attributes.
 
-    What only a constructor calls is left out: it draws before the first step, and again alike.
+    What only a constructor calls is left out: a successor makes the same draws in it.
     """
     found: list[tuple[str, Any]] = []
     methods: dict[FunctionType, str] = {}
@@ -156,7 +156,7 @@ def _of_a_class(kind: type) -> tuple[tuple[str, Any], ...]:
                 found.append((f"{cls.__qualname__}.{name}", member))
     called = {n for f, name in methods.items() if name in _BEGIN for n in _names_of(f.__code__)}
     used = [f for f, name in methods.items() if name not in called and name not in _BEGIN]
-    for function in used:  # It grows meanwhile.
+    for function in used:  # The list grows meanwhile.
         names = called & _names_of(function.__code__)
         used += [f for f, name in methods.items() if name in names and f not in used]
     return (*found, *((function.__qualname__, function) for function in used))

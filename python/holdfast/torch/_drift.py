@@ -1,8 +1,8 @@
 """Check that replicas, the tensors that DistributedDataParallel keeps equal, stay equal.
 
-Ranks drift apart if one of them changes a parameter alone or steps its optimizer otherwise. Their
-digests are compared in the first step of a generation, at the end of each pass over data, and every
-k steps in between. k is chosen so that this costs a thousandth of the steps' time.
+Ranks drift apart if one of them alone changes a parameter, or steps its optimizer differently.
+Digests of the replicas are compared in the first step of a generation, at the end of each pass over
+data, and every k steps in between. k is chosen so that this costs a thousandth of the steps' time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.torch._copies import digests_of
 from holdfast.torch._engine import Engine
 from holdfast.torch._kept import Kept
 
-_SHARE: Final = 0.001  # Of a step's time.
+_SHARE: Final = 0.001  # Of the time of the steps, for comparing.
 _MOST: Final = 100_000  # Steps between two comparisons.
 
 
@@ -37,19 +37,19 @@ class Drift:
         self._ids = {
             id(parameter)
             for ddp in ddps
-            if ddp.process_group.size() == engine.seat.world_size  # Others have replicas elsewhere.
+            if ddp.process_group.size() == engine.seat.world_size  # Else replicas on some ranks.
             for name, parameter in ddp.module.named_parameters()
             if name not in ddp.parameters_to_ignore
         }
         self.next = 1  # The next step in which to compare, the same on all ranks.
         self._said: set[str] = set()
-        self._took = 0.0  # Seconds, of the last digest.
+        self._took = 0.0  # Seconds that the last digest took.
         self._began = time.perf_counter()
 
     def common(self) -> set[int]:
         """Return the ids of the parameters that are the same on all ranks after each step.
 
-        A job whose ranks drift apart has to end: otherwise each rank's are its own.
+        With HOLDFAST_DRIFT=warn there are none, since a job then goes on with ranks that differ.
         """
         groups = [ddp.process_group.size() for ddp in self._ddps]
         whole = all(size == self._engine.seat.world_size for size in groups)
@@ -60,11 +60,11 @@ class Drift:
         return os.environ.get("HOLDFAST_DRIFT", "end") == "warn"
 
     def begin(self) -> None:
-        """Take note that a step begins."""
+        """Note the time at which a step begins."""
         self._began = time.perf_counter()
 
     def digest(self) -> tuple[int, int]:
-        """Return a digest of all replicas, and what it cost in millionths of the step's time."""
+        """Return a digest of all replicas, and its cost in millionths of the step's time."""
         if not self._ids:
             return 0, 0
         began = time.perf_counter()
@@ -80,7 +80,7 @@ class Drift:
         self.next = step + min(max(1, round(max(costs) * 1e-6 / _SHARE)), _MOST)
 
     def name_the_first(self, session: Session, step: int) -> None:
-        """Name the first tensor that differs and its rank; end the job unless the user goes on."""
+        """Name the first tensor that differs, and its rank. End the job unless the user goes on."""
         found = list(self._walk())
         mine = digests_of([tensor for _, tensor in found])
         rows = told(session, struct.Struct(f"<{len(mine)}Q"), *mine)

@@ -1,7 +1,7 @@
-"""Keep torch.compile away from the methods here that torch calls from within compiled code.
+"""Keep torch.compile away from methods of this package that torch calls from compiled code.
 
 A compiled program may come to a collective, such as DDP's for its buffers, with the compiler on.
-Dynamo then takes the methods of a group for the program's own, and may not read a group.
+Dynamo would then try to compile the methods of a process group, which it can not read.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _Class = TypeVar("_Class", bound=type)
 def runs_as_it_is(cls: _Class) -> _Class:
     """Have the methods of a class, and all that they call, run uncompiled.
 
-    This marks their code as torch.compiler.disable() does. Calling that would import the compiler,
-    seconds and 100 MB, into programs that have no use for it.
+    This marks their code as torch.compiler.disable() does. A call of disable() itself would import
+    the compiler, which takes seconds and 100 MB, into programs that do not use it.
     """
     torch_eval: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     names = ("set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction")

@@ -1,9 +1,10 @@
-"""Keep what the program exchanges before its State as key-values of the job until its end.
+"""Keep what a program exchanges before its State as key-values of the job, up to the job's end.
 
-A successor runs the same lines when the other ranks are long past them. It reads what they gave at
-their start, and what its predecessor gave stands for what it would give. So all processes of a rank
-get the same answers. If a process is lost here, the others wait for its successor only. A spare has
-no rank yet and reads as the others do. Once it has its rank, it gives what is still missing.
+A successor runs the same lines when the other ranks are long past them. It reads what the others
+gave at their start. What its predecessor gave stays, in place of what the successor would give. So
+all processes of a rank get the same answers. If a process is lost before its State, the others just
+wait for its successor. A spare without a rank reads what the ranks gave. Once it has a rank, it
+gives what that rank has not given yet.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ OTHERS: Final = (
     "replaces, and is told the answers in their order. Exchange the same there in every start; "
     "load a checkpoint after State: `if state.n == 0: load()`"
 )
-_PART: Final = 1 << 20  # Bytes of a value: few enough to come within _WAIT_S.
-_WAIT_S: Final = 0.2  # At a time: then signals are handled, and the time limit is looked at.
-_WAIT_FOR_PLACE_S: Final = 0.02  # Likewise in a spare, which may be given its place meanwhile.
-_NAMED_AFTER_S: Final = 10.0  # Then whoever is awaited is named.
+_PART: Final = 1 << 20  # Most bytes of one value: it has to arrive within _WAIT_S.
+_WAIT_S: Final = 0.2  # Between two looks at signals and at the time limit.
+_WAIT_FOR_PLACE_S: Final = 0.02  # The same in a spare, which looks whether it has its place.
+_NAMED_AFTER_S: Final = 10.0  # After this time the user is told which rank is awaited.
 
 
 class Early:
-    """One process's part in these exchanges. Ranks are the job's; `label` names their group.
+    """A process's exchanges before its State. Ranks are the job's; `label` names their group.
 
-    A call returns False if the others are past their States without that exchange. Not thread-safe.
-    Errors: PeerError if a rank came to something else; WorldError if it did not come in time.
+    A call returns False if another rank has made its State without that exchange. Not thread-safe.
+    Errors: PeerError if a rank came to another exchange; WorldError if it did not come in time.
     """
 
     def __init__(self, seat: Seat) -> None:
-        """Give and take nothing yet."""
+        """Begin without exchanges."""
         self._seat = seat
         self._made: Counter[tuple[str, str]] = Counter()
         self._owed: list[tuple[str, str, bytes, int | None]] = []
@@ -67,18 +68,18 @@ class Early:
         return all(self._take(name, what, rank, row, until) for rank, row in zip(ranks, everyone))
 
     def broadcast(self, label: str, root: int, tensor: Tensor) -> bool:
-        """Copy what rank `root` gave."""
+        """Fill `tensor` with what rank `root` gave."""
         name = self._begin(label)
         self._give(name, "a broadcast", tensor, by=root)
         return self._take(name, "a broadcast", root, tensor)
 
     def send(self, label: str, to: int, block: Tensor) -> None:
-        """Give a block to one rank. A spare waits for its own rank first."""
+        """Give a block to rank `to`. A spare waits until it has a rank."""
         rank = self._seat.rank
         self._give(self._begin(f"{label}-from-{rank}-to-{to}", "sent"), "a block", block)
 
     def receive(self, label: str, source: int, block: Tensor) -> Callable[[], bool]:
-        """Return a function that takes the block from `source`. A spare awaits its rank first."""
+        """Return a function that waits for the block. A spare waits until it has a rank."""
         own = self._seat.rank
         name = self._begin(f"{label}-from-{source}-to-{own}", "received")
         return lambda: self._take(name, "a block", source, block)
@@ -94,11 +95,12 @@ class Early:
     def end(self) -> None:
         """Say that this rank's State is made. Requires: the rank is known.
 
-        UserError: it exchanged more or less than its predecessor and may have got wrong answers.
+        UserError: this process exchanged more or less than its predecessor, so that answers may
+        belong to other exchanges.
         """
         if self._seat.worker.solo:
             return
-        _ = self.succeeds  # Before this process says that it is past.
+        _ = self.succeeds  # To be asked before this process puts its own `past`.
         self._give_what_is_owed()
         mine = str(sorted(self._made.items())).encode()
         if self.first(f"past-{self._seat.place.rank}", mine) != mine:
@@ -111,13 +113,13 @@ class Early:
                 self._put(f"left-{self._seat.place.rank}", b"")
 
     def look(self, name: str, wait_s: float = 0) -> bytes | None:
-        """Return the value of a name in this run, if there is one within that time."""
+        """Return the value of a name in this run; None: there is none within `wait_s` seconds."""
         found = self._get([self._key(name)], wait_s)
         return found and found[1]
 
     def first(self, name: str, mine: bytes) -> bytes:
-        """Return the value of a name in this run; it gets `mine`, if it has none."""
-        if (known := self.look(name)) is not None:  # A successor is in a hurry.
+        """Return the value of a name in this run. If it has none, set it to `mine` first."""
+        if (known := self.look(name)) is not None:  # Saves a successor the put.
             return known
         self._put(name, mine)
         return self.look(name) or b""
@@ -125,12 +127,12 @@ class Early:
     # ---- Inside ---------------------------------------------------------------------------------
 
     def _begin(self, label: str, part: str = "") -> str:
-        """Return the name of a group's next exchange: exchanges are numbered in their order."""
+        """Return the name of a group's next exchange. Exchanges are numbered in order."""
         self._made[label, part] += 1
         return f"exchange-{label}-{self._made[label, part]}"
 
     def _give(self, name: str, what: str, data: Tensor, by: int | None = None) -> None:
-        """Give this rank's part; with `by`, only if this is that rank."""
+        """Give this rank's part; with `by`, only if this is rank `by`. A spare does it later."""
         raw = raw_bytes(data)
         if self._seat.waits_spare:
             self._owed.append((name, what, raw, by))
@@ -140,7 +142,7 @@ class Early:
     def _take(
         self, name: str, what: str, rank: int, into: Tensor, until: float | None = None
     ) -> bool:
-        """Wait for the part of a rank. False: the rank is past its State and gave none.
+        """Wait for a rank's part. False: the rank has made its State and gave none.
 
         `until`: the end of the program's own time limit; None: MS_TOPO_TIMEOUT.
         """
@@ -181,11 +183,11 @@ class Early:
                 f"before their States rank {rank} came to {given.decode()} of {len(raw)} bytes "
                 f"where this one has {what} of {into.nbytes}; all ranks run one program and "
                 "exchange the same in the same order"
-            )  # A predecessor's own objects, such as a time or a name, may have another size.
+            )  # No error for this rank's own part: its predecessor's may have another size.
         return True
 
     def _see_whether_it_is_due(self) -> None:
-        """Take the place if this spare was given one, then give the parts that it owes."""
+        """In a spare: if it was given its place, take it and give the parts that it owes."""
         if self._seat.waits_spare and self._seat.place_is_due():
             _ = self._seat.place
         if not self._seat.waits_spare:
@@ -198,12 +200,12 @@ class Early:
                 self._write(name, what, raw)
 
     def _write(self, name: str, what: str, raw: bytes) -> None:
-        """Write a part, unless a predecessor did: the others may have read that one."""
+        """Write this rank's part, unless a predecessor did, since the others may have read that."""
         if self.succeeds:
-            return  # Its predecessor did not exchange this, so nobody will; or it did.
+            return  # The predecessor gave it; or nobody will ask for it.
         key = f"{name}-of-{self._seat.place.rank}"
         more = [raw[i : i + _PART] for i in range(_PART, len(raw), _PART)]
-        process = os.getpid()  # The rest of a part is found by whose it is: see _whole().
+        process = os.getpid()  # In the keys of the rest of a part; see _whole().
         try:
             for i, rest in enumerate(more):
                 self._put(f"{key}-{process}-{i}", rest)
@@ -216,7 +218,7 @@ class Early:
             ) from None
 
     def _whole(self, key: str, head: bytes) -> tuple[bytes, bytes]:
-        """Return what a rank came to and what it gave there, whose first value is `head`."""
+        """Return which exchange a rank came to, and its part of it, which begins with `head`."""
         given, more, raw = head.split(b"\n", 2)
         process, count = map(int, more.split())
         name = key.rpartition(".")[0]
@@ -235,7 +237,7 @@ class Early:
         self._seat.worker.put(self._key(name), value)
 
     def _key(self, name: str) -> str:
-        """Return the key of a name. A spare of any host knows it, and a new run begins without."""
+        """Return the key of a name. It does not depend on the rank or host, so a spare knows it."""
         return f"{name}.early"
 
 

@@ -26,16 +26,16 @@ Status = _abi.Status
 
 
 class _Group(Protocol):
-    """A group of torch's, as the engine knows it."""
+    """A process group, as the engine knows it."""
 
     runner: Runner
 
     def forget(self) -> None:
-        """Forget who answers; the next collective finds out anew."""
+        """Forget who answers collectives. The next one finds out anew."""
 
 
 class Engine:
-    """One per process."""
+    """A process's side of its job. There is one per process."""
 
     def __init__(self, managed: bool) -> None:
         """Start the worker. `managed`: a State will come."""
@@ -50,7 +50,7 @@ class Engine:
         self.buckets: Final = Buckets(say)
         self.early: Final = Early(self.seat)
         self.groups: weakref.WeakSet[_Group] = weakref.WeakSet()
-        self.in_step = False  # Within a step of the user's.
+        self.in_step = False  # A step of the program is under way.
         self.marked = False  # An echo was given in this step.
         self.too_late = ""  # Why nothing can be exchanged any more: another rank has ended.
         self.asked = False  # Since the last step, the other ranks answered a collective.
@@ -60,22 +60,22 @@ class Engine:
         self.rehearsing = False  # In a waiting spare's backward pass, which gets only echoes.
         self.creating = False  # torch is making the default group.
         self.own_use = 0  # > 0: optimizer steps are ours, not the program's.
-        self.meet: Callable[[], None] = lambda: None  # State's: begin a step with all.
-        # Called with the seeds of this process at its State and those of its rank's first one.
+        self.meet: Callable[[], None] = lambda: None  # Set by State: begin a step with all ranks.
+        # Called with the seeds of this process at its State, and those of its rank's first process.
         self.see_beginning: Callable[[Any, Any], None] = lambda mine, first: None
         self.at_end: list[Callable[[], None]] = []  # Called as the training ends.
-        self.see_that_it_was_done: Callable[[], None] = lambda: None
+        self.see_that_it_was_done: Callable[[], None] = lambda: None  # Set by State.
         self.observer: Any = observer_factory(self.seat)
 
     @property
     def first_start(self) -> bool:
-        """Whether the other ranks start at the same time as this one. Never waits for a spare."""
+        """Whether all ranks start together. False in a spare, without waiting for its place."""
         return not self.seat.restarted and not self.early.succeeds
 
     # ---- The session ----------------------------------------------------------------------------
 
     def open(self, private_bytes: int, common_bytes: int = 0) -> _core.Session:
-        """Open the state of this rank, of which so many of the first bytes are all ranks' alike."""
+        """Open this rank's state. The first `common_bytes` of it are the same on all ranks."""
         _ = self.seat.place  # A spare waits here. From now on its rank is known.
         self.early.end()
         self.session = self.seat.worker.open(
@@ -91,12 +91,12 @@ class Engine:
             group.forget()
 
     def drain(self) -> None:
-        """Wait for collectives that run beside the caller."""
+        """Wait for collectives that run on threads of their own."""
         while any(group.runner.drain() for group in list(self.groups)):
             pass  # A callback of one group may have started a sum of another.
 
     def settle(self) -> None:
-        """Drain, then raise the first error."""
+        """Wait as drain() does, then raise the first error that a collective has had."""
         self.drain()
         first: BaseException | None = None
         for group in list(self.groups):
@@ -119,7 +119,7 @@ class Engine:
             self.armed.clear()
 
     def cut_short(self, status: int) -> None:
-        """Note a collective that was not completed. Return if it gets an echo, else raise."""
+        """Handle the status of a collective that failed. Return if an echo may replace it."""
         text = _abi.last_error()
         if status == Status.MISMATCH:
             raise PeerError(
@@ -141,7 +141,7 @@ class Engine:
         )
 
     def see_that_no_step_is_open(self, what: str) -> None:
-        """Raise if `what`, which makes a step, is called within another step."""
+        """Raise UserError if `what`, which makes a step, is called within another step."""
         if self.in_step:
             raise UserError(
                 f"`{what}` within a step, as is each of state.steps(...): that goes on until its "
@@ -149,7 +149,7 @@ class Engine:
             )
 
     def see_that_others_are_there(self) -> None:
-        """Raise if another rank has ended while there is still something to exchange with it."""
+        """Raise PeerError if a rank that is still needed has ended its training."""
         if self.too_late:
             raise PeerError(
                 f"{self.too_late}; make the same steps on all ranks, and let all meet before any "
@@ -163,7 +163,7 @@ class Engine:
             self.asked |= self.phase is Phase.LIVE
 
     def finish(self) -> None:
-        """Prepare for the good end of the training. UserError: it is not over."""
+        """Do all that comes before session.end(). UserError: the training is not over."""
         if self.phase is Phase.EARLY and self.session is None and not self.seat.waits_spare:
             self.early.leave()
         self.drain()  # While there is a session.
@@ -180,7 +180,7 @@ class Engine:
             self.at_end.pop()()
 
     def end(self) -> None:
-        """Say that the training ended well. UserError: it is not over."""
+        """End the session: the training ended well. UserError: it is not over."""
         self.finish()
         session, self.session = self.session, None
         if session is None:
@@ -200,7 +200,7 @@ class Unobserved:
     """An observer that does nothing, unless `holdfast verify` puts its own in its place."""
 
     def __init__(self, seat: Seat) -> None:
-        """Ignore where this process is."""
+        """Take what a real observer takes."""
 
     def __getattr__(self, name: str) -> Callable[..., bool]:
         return lambda *_: False
@@ -231,8 +231,8 @@ def _no_update_before_state(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 def _finish_when_the_program_ends(engine: Engine) -> None:
     """Have the engine finish at an exit without an error.
 
-    Python does not tell its exit code, but the C library does. So the C library ends the session,
-    after all of Python's own exit handlers (Session.end_on_exit).
+    Python's exit handlers do not learn the exit code, but those of the C library do. So these end
+    the session, after all of Python's (Session.end_on_exit).
     """
     owner = os.getpid()
 

@@ -93,7 +93,7 @@ class Exchanges(Member):
         return Done(outputs)
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Done:
-        """Collect every rank's input in rank root."""
+        """Collect every rank's input on the root rank."""
         mine = as_dense(inputs[0])
         at_root = self.rank() == opts.rootRank
         of = [mine.numel() if at_root else 0] * self._size
@@ -107,7 +107,7 @@ class Exchanges(Member):
         return Done(outputs[0])
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Done:
-        """Give every rank its tensor from rank root's list."""
+        """Give every rank its tensor from the root rank's list."""
         output = outputs[0]
         at_root = self.rank() == opts.rootRank
         n = output.numel()

@@ -17,23 +17,23 @@ from holdfast._errors import UserError
 from holdfast.torch._kept import Kept
 from holdfast.torch._optimizers import local, parameters_of
 
-_ENOUGH: Final = 2  # In a row, since a program may drop them in every second step.
+_ENOUGH: Final = 2  # Steps in a row: a program may drop them every second step.
 
 
 class Gradients:
     """Watches the gradients that were there when a step with an update ended."""
 
     def __init__(self, kept: Kept) -> None:
-        """Take the models' parameters. Call watch() after the backward pass that a spare makes."""
+        """Take the models' parameters. Call watch() later, after a spare's pass of zeros."""
         self._parameters = [tensor for key, tensor in kept.walk(False) if key[0] == "model"]
         self._places = {id(parameter): i for i, parameter in enumerate(self._parameters)}
         self._drops = 0  # Steps in a row that dropped all.
         self._needed = False
-        self._zeroed = False  # Zeros, not None: parameters without new ones are updated, too.
-        # By the parameter's place: the gradient left, held so that nothing else comes to lie there.
+        self._zeroed = False  # Left gradients are zeros, not None, and so updated, too.
+        # By the parameter's place: the gradient left. Held, so that no other gets its address.
         self._left: dict[int, Tensor] = {}
         self._updated = False  # The last step that ended made an update.
-        self._looked = False  # At any gradient, in the step under way.
+        self._looked = False  # A left gradient was seen in the step under way.
         self._hooks: list[Any] = []
         self._one = -1  # The parameter that is watched when all is known.
 
@@ -81,7 +81,7 @@ class Gradients:
     def _looker(self, i: int) -> Callable[[Tensor], None]:
         def look(_: Tensor) -> None:
             if self._left.pop(i, None) is None:
-                return  # There was none, or it is not the first pass of the step.
+                return  # No gradient was left, or this is a later pass of the step.
             self._looked = True
             gradient = self._parameters[i].grad
             if gradient is None:
@@ -103,7 +103,7 @@ class Gradients:
             self._zeroed = True
 
     def see_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """Look at gradients that an optimizer has used and that no backward pass came to."""
+        """Look at left gradients that an optimizer has used without a backward pass before."""
         if not self._left or self._is_known():
             return
         for parameter in parameters_of(optimizer):
@@ -114,7 +114,7 @@ class Gradients:
             now = parameter.grad
             if now is None or local(now).data_ptr() != local(before).data_ptr():
                 continue
-            # Or it was zeroed in place and filled again: nobody can tell these cases apart.
+            # If it was zeroed in place and filled again, that looks the same and counts as left.
             self._see_left(now)
 
     def end_step(self, has_updated: bool) -> bool:
@@ -141,7 +141,7 @@ class Gradients:
         return self._needed or not has_updated or self._drops < _ENOUGH
 
     def objects(self) -> Any:
-        """Return the part of this that an image has to hold."""
+        """Return what an image has to hold of this object."""
         zeroed: list[int] = []
         if self._zeroed and self._is_known() and not self._needed:
             zeroed = [i for i, p in enumerate(self._parameters) if p.grad is not None]

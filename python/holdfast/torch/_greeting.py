@@ -1,4 +1,4 @@
-"""Let all ranks tell each other, before the first step of a generation, how they stand."""
+"""Let all ranks compare what they keep and where they are, at the beginning of a generation."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from holdfast._versions import tell, told
 
 
 class Hello(NamedTuple):
-    """A rank tells this about itself."""
+    """What a rank tells the others when a generation begins."""
 
-    restarted: int  # It comes from the beginning of the program.
-    behind: int  # It has not come to the step of the others yet.
+    restarted: int  # This rank begins its first version since its program began.
+    behind: int  # This rank has not come to the others' step yet.
     shapes: bytes  # A digest of what it keeps.
     version: int
 
 
 class Again(NamedTuple):
-    """A rank tells this in the first step that all make together."""
+    """What a rank tells the others in the first step that all make together."""
 
-    asked: int  # The others gave it an answer since the last step.
-    guessed: int  # It answered itself.
-    behind: int  # It makes its first step here.
-    what: int  # A digest of what it begins.
+    asked: int  # Since the last step, the other ranks answered a collective of this rank.
+    guessed: int  # Since the last step, this rank got an echo.
+    behind: int  # This is the rank's first step with the others.
+    what: int  # A digest of what the rank begins: which step, or which result.
 
 
 _HELLO: Final = struct.Struct("<2Q16sQ")

@@ -1,8 +1,8 @@
 """The c10d backend "holdfast": a process group that lives on, as a new generation, after a fault.
 
 A collective never fails inside a step. If a fault cuts it short, it completes with an echo, the
-result as if every rank had sent what this one sent, and the step will be void. What only another
-rank would have sent is zero then, since the program may have left the memory for it unfilled. All
+result as if every rank had sent what this one sent, and the step will be void. Memory for data that
+only another rank sends is filled with zeros then, since the program may not have filled it. All
 sums are in rank order, ((r0 + r1) + r2) + ..., so their bits depend neither on buckets nor on
 timing.
 """
@@ -64,7 +64,7 @@ class HoldfastGroup(Exchanges):
         return Done(tensors)
 
     def _move(self, tensors: list[Tensor]) -> None:
-        """Move DDP's buckets into memory that all ranks add up in. Only the world group does."""
+        """Move DDP's buckets into registered memory, which only the world group can use."""
         engine = self._engine
         if self.label != "world" or self._size == 1:
             return
@@ -74,7 +74,7 @@ class HoldfastGroup(Exchanges):
                 engine.buckets.move(tensor, engine.session)
 
     def _may_run_beside(self, tensors: list[Tensor]) -> bool:
-        """Whether a thread saves time, and an error can wait for the end of the step."""
+        """Return whether a thread saves time here, and an error may wait for the step's end."""
         engine = self._engine
         if not engine.in_step or engine.phase is not Phase.LIVE or engine.echoing:
             return False
@@ -85,7 +85,7 @@ class HoldfastGroup(Exchanges):
         return self.allreduce(tensors, opts)
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> Done:
-        """Reduce into rank root; the others' tensors stay as they are."""
+        """Reduce into the root rank's tensor; the other ranks' stay as they are."""
         result = tensors[0].clone()
         self._reduce(result, opts.reduceOp)
         if self.rank() == opts.rootRank:
@@ -142,7 +142,8 @@ class HoldfastGroup(Exchanges):
     def _echo(self, out: Tensor, mine: Tensor | None, kind: Any) -> None:
         """Fill `out` as if every rank had sent `mine`.
 
-        With None, keep what `out` holds, here a sum and there this rank's own, but make it finite.
+        `mine` is None: keep what `out` holds, partly sums and partly this rank's own numbers, but
+        make it finite.
         """
         if mine is None:
             torch.nan_to_num_(out, 0.0, 0.0, 0.0)
@@ -152,7 +153,7 @@ class HoldfastGroup(Exchanges):
     def _early_parts(
         self, what: str, mine: Tensor, kind: Any = None, limit_s: float | None = None
     ) -> list[Tensor] | None:
-        """Return what the ranks gave to this call before their States. All have the same `kind`."""
+        """Return what each rank gave to this call before its State; None: not before State."""
         if (early := self._early()) is None:
             return None
         if kind is not None:
@@ -248,7 +249,7 @@ class HoldfastGroup(Exchanges):
     # ---- Copies ---------------------------------------------------------------------------------
 
     def broadcast(self, tensors: list[Tensor], opts: Any, timeout: Any = None) -> Done:
-        """Copy from rank root to all."""
+        """Copy the root rank's tensors to all ranks."""
         root = opts if isinstance(opts, int) else opts.rootRank
         tensors = [tensors] if isinstance(tensors, Tensor) else tensors
         for tensor in tensors:

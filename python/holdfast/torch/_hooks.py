@@ -1,6 +1,7 @@
 """Keep what torch's own DDP communication hooks hold between steps, such as PowerSGD's errors.
 
-Their states can be pickled but have no state_dict(). Each process has its own groups in them.
+A hook's state object can be pickled but has no state_dict(). It holds process groups, which differ
+in every process and are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _MODULES: Final = tuple(
 
 
 def is_hook_state(thing: Any) -> bool:
-    """Whether it is the state of a hook that has more to keep than constants."""
+    """Return whether this is the state of a hook that changes it from step to step."""
     return type(thing).__module__ in _MODULES
 
 
@@ -26,11 +27,11 @@ class HookState:
     """The state of a hook, with the state_dict() that State asks for."""
 
     def __init__(self, state: Any) -> None:
-        """Hold it."""
+        """Hold the hook's state object."""
         self.state = state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that is in it but groups."""
+        """Return all attributes but process groups."""
         values = {name: getattr(self.state, name) for name in type(self.state).__slots__}
         return {n: v for n, v in values.items() if not isinstance(v, dist.ProcessGroup)}
 
@@ -41,7 +42,7 @@ class HookState:
 
 
 def see_that_hooks_are_kept(ddps: list[Any], others: dict[str, Any]) -> int:
-    """Refuse states of hooks that are not kept. Return the bytes that the kept ones may reach."""
+    """Refuse hook states that State was not given. Return the most bytes of those it was."""
     kept = [thing.state for thing in others.values() if isinstance(thing, HookState)]
     room = 0
     for ddp in ddps:

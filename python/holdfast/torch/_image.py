@@ -3,8 +3,8 @@
 An image describes itself: a plan (which tensor lies where), the pickled rest, the tensors. The plan
 may change, as when an optimizer makes its state in the first step. Only the capacity is fixed.
 
-Before all that lie the tensors that are the same on all ranks, behind a digest of their places: a
-process that takes over a rank may get them from any other one.
+In front lie the tensors that are the same on all ranks, after a digest of their places. A process
+that takes over a rank may get this part from any other rank.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Image:
         self._kept = kept
         self._common = common
         self._plan: Plan | None = None
-        self.used: tuple[tuple[int, int], ...] = ()  # Of the image that was written last.
-        self._written: dict[int, bytes] = {}  # By address: the plan that lies there.
+        self.used: tuple[tuple[int, int], ...] = ()  # Ranges of the image that was written last.
+        self._written: dict[int, bytes] = {}  # By address of an image: the pickled plan in it.
         shared, size, tensors = kept.room_of_tensors(common)
         self.common = shared + ALIGN if common else 0
         self.common += -self.common % ALIGN
@@ -68,8 +68,8 @@ class Image:
         self.bytes = total + -total % (1 << 20)  # Unused bytes take no memory.
 
     def agree(self, first: Callable[[bytes], bytes]) -> None:
-        """Take the size of the rank's first process, which `first` returns, or be the first."""
-        with suppress(UserError):  # No room; its successors measure it themselves.
+        """Use the sizes that this rank's first process measured: `first` returns those, or ours."""
+        with suppress(UserError):  # No room: each successor measures for itself.
             sizes = first(f"{self.common} {self._start} {self.bytes}".encode()).split()
             self.common, self._start, self.bytes = map(int, sizes)
 
@@ -96,7 +96,7 @@ class Image:
         with_gradients: bool,
         see: See = lambda *_: None,
     ) -> None:
-        """Fill an image. `see` is shown what is kept."""
+        """Fill an image with the state as it is now. `see` gets what is kept."""
         memory = torch.frombuffer(view, dtype=torch.uint8)
         found = list(self._kept.walk(with_gradients))
         tensors = [tensor for _, tensor in found]

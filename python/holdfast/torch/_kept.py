@@ -46,19 +46,19 @@ class Kept:
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self.tensors: dict[str, Tensor] = {}
         self.others: dict[str, Any] = {}
-        self.values = Values()  # Of all state.vars(...).
-        self.fed: set[str] = set()  # Those of `others` whose position steps() looks after.
-        self.room = 0  # Bytes that they may grow by, beyond the usual.
+        self.values = Values()  # The values of all state.vars(...).
+        self.fed: set[str] = set()  # Names of `others` whose position steps() restores.
+        self.room = 0  # Bytes by which `others` and `values` may grow, beyond the usual.
         self.parameters: list[tuple[Key, Tensor]] = []
         self._buffers: list[tuple[Key, torch.nn.Module, str]] = []
-        self._groups: dict[str, int] = {}  # How many groups of parameters, by optimizer.
+        self._groups: dict[str, int] = {}  # Number of parameter groups, by optimizer.
         self._extras: dict[str, torch.nn.Module] = {}  # Modules with get_extra_state().
         self._modules: dict[int, torch.nn.Module] = {}  # All, by id.
         self._storages: set[int] = set()  # Addresses of all that is kept.
-        self._whole: dict[int, torch.Size] = {}  # Of parameters that each rank has another part of.
+        self._whole: dict[int, torch.Size] = {}  # By parameter id, if ranks hold parts.
 
     def add(self, name: str, thing: Any) -> None:
-        """Begin to keep something."""
+        """Begin to keep `thing` under a name. UserError: it can not be kept."""
         if name in {*self.models, *self.optimizers, *self.tensors, *self.others}:
             raise UserError(f"two things are kept under the name `{name}`; names must differ")
         if isinstance(thing, torch.nn.Module):
@@ -87,11 +87,11 @@ class Kept:
             )
 
     def name_of(self, thing: Any) -> str | None:
-        """Return the name under which `thing` is kept."""
+        """Return the name under which `thing` is kept, if it is in `others`."""
         return next((name for name, known in self.others.items() if known is thing), None)
 
     def has_a_parameter_of(self, module: torch.nn.Module) -> bool:
-        """Whether a parameter of a module is kept."""
+        """Return whether any parameter of a module is kept."""
         kept = {id(parameter) for _, parameter in self.parameters}
         return any(id(parameter) in kept for parameter in module.parameters())
 
@@ -100,7 +100,7 @@ class Kept:
         self._whole.update(whole_shapes(model))
         for key, parameter in model.named_parameters():
             _see_that_it_has_bytes(f"parameter `{key}`", parameter)
-            # These very objects: FSDP puts others into the module during a step.
+            # Keep the object, since FSDP puts another one into the module during a step.
             self.parameters.append((("model", name, key), parameter))
         seen: set[int] = set()
         for prefix, module in model.named_modules():
@@ -118,7 +118,7 @@ class Kept:
                     self._buffers.append((("buffer", name, f"{prefix}.{key}"), module, key))
 
     def see_that_it_is_whole(self) -> None:
-        """Refuse optimizers of parameters that are not kept."""
+        """Refuse optimizers whose parameters, or whose scheduler, are not kept."""
         kept = {id(tensor) for _, tensor in self.parameters} | set(map(id, self.tensors.values()))
         for name, optimizer in self.optimizers.items():
             if any(id(parameter) not in kept for parameter in parameters_of(optimizer)):
@@ -138,14 +138,17 @@ class Kept:
                 )
 
     def see_that_an_optimizer_is_kept(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Refuse one that updates what is kept and is not kept itself. False: it updates others."""
+        """Refuse an optimizer that State lacks but that updates what is kept.
+
+        False: it updates nothing that is kept.
+        """
         if any(optimizer is known for known in self.optimizers.values()):
             return True
         parameters = {id(tensor) for _, tensor in self.parameters}
         if not any(id(parameter) in parameters for parameter in parameters_of(optimizer)):
             return False
         if any(optimizer.state is known.state for known in self.optimizers.values()):
-            return True  # The inside of a wrapper that State was given.
+            return True  # State was given a wrapper of this optimizer.
         for thing in self.others.values():  # A scheduler knows its optimizer but does not keep it.
             if isinstance(thing, torch.optim.lr_scheduler.LRScheduler):
                 continue
@@ -158,7 +161,7 @@ class Kept:
         )
 
     def see_that_buffers_are_kept(self) -> None:
-        """Refuse buffers of a model's state_dict() that came after State was made."""
+        """Refuse buffers in a model's state_dict() that were added after State was made."""
         kept = {id(buffer) for _, buffer in self._buffers_now()}
         places = {(id(module), key) for _, module, key in self._buffers}
         for name, model in self.models.items():
@@ -208,11 +211,11 @@ class Kept:
                 yield key, buffer
 
     def room_of_tensors(self, common: Collection[int] = ()) -> tuple[int, int, int]:
-        """Return upper bounds of all tensors' bytes, the same on all ranks, and their number.
+        """Return upper bounds of two sizes in bytes, the same on all ranks; and a count of tensors.
 
-        First: of parameters in `common`, by their ids, and their state. Second: of all others. An
-        optimizer counts with all the state that it will have, whatever it has by now. A successor
-        may have loaded from a snapshot what its predecessor made in its first step.
+        First: parameters whose ids are in `common`, with their optimizer state. Second: all other
+        tensors. An optimizer counts with all the state that it will have, since a successor may
+        have loaded from a snapshot what its predecessor made in its first step.
         """
 
         def size(tensor: Tensor) -> int:
@@ -229,7 +232,7 @@ class Kept:
         return shared, fixed, count
 
     def shapes(self) -> bytes:
-        """Return a digest of the parameters and optimizers, which all ranks must have alike."""
+        """Return a digest of names, types and shapes, which must be equal on all ranks."""
         digest = hashlib.blake2b(digest_size=16)
         for key, parameter in self.parameters:
             shape = tuple(self._whole.get(id(parameter), parameter.shape))
@@ -239,11 +242,11 @@ class Kept:
         return digest.digest()
 
     def see_that_nothing_is_shared(self, name: str, value: Any) -> None:
-        """Refuse a value of state.vars() that lies in a tensor of State, as state_dict() gives."""
+        """Refuse a value of state.vars() that shares memory with State, as in a state_dict()."""
         if not self._storages:
             self._storages = {_storage_of(tensor) for _, tensor in self.walk(False)}
         for place in self._storages.intersection(map(_storage_of, tensors_in(value))):
-            for key, known in self.walk(False):  # It may have moved.
+            for key, known in self.walk(False):  # The tensor may have moved.
                 if place and _storage_of(known) == place:
                     raise UserError(
                         f"`{name}` can not be kept by state.vars(...): it shares its memory with "
@@ -253,7 +256,7 @@ class Kept:
     # ---- All else -------------------------------------------------------------------------------
 
     def objects(self) -> dict[str, Any]:
-        """Return the rest of the state, to be pickled."""
+        """Return all of the state that is no tensor, to be pickled."""
         for name, optimizer in self.optimizers.items():
             see_that_its_state_is_kept(optimizer)
             if len(optimizer.param_groups) != self._groups[name]:
@@ -283,14 +286,14 @@ class Kept:
             "others": others,
             "kinds": kinds,
             "extras": {name: module.get_extra_state() for name, module in self._extras.items()},
-            # A program that unfreezes parameters in one epoch does not do so again later.
+            # A successor does not come again to the line that unfreezes parameters in some epoch.
             "requires_grad": [parameter.requires_grad for _, parameter in self.parameters],
             "training": [module.training for module in self._modules.values()],
             "vars": self.values.packed(),
         }
 
     def digests(self) -> dict[str, bytes]:
-        """Return a digest for each name, without tensors, to see what has changed."""
+        """Return a digest for each kept name except tensors, to see what has changed."""
         objects = self.objects()
         parts = {
             **objects["groups"],
@@ -305,12 +308,12 @@ class Kept:
             yield ".".join(map(str, key[1:])), tensor
 
     def marks(self) -> dict[str, Any]:
-        """Return a mark for each name that tells of a change; of tensors, their change counts."""
+        """Return, for each kept name, what differs after a change: for tensors, change counts."""
         counts = {name: t._version for name, t in self._named() if not t.is_inference()}
         return {**self.digests(), **counts}
 
     def fingerprints(self) -> dict[str, Any]:
-        """Return a fingerprint for each name, tensors included, to see what has changed."""
+        """Return a digest for each kept name, tensors included, to see what has changed."""
         found = dict(self._named())
         digests = digests_of([local(tensor) for tensor in found.values()])
         return {**self.digests(), **dict(zip(found, digests))}
@@ -322,7 +325,7 @@ class Kept:
         objects: dict[str, Any],
         with_gradients: bool = True,
     ) -> None:
-        """Bring everything to what an image holds: for `distributed` keys, the local parts."""
+        """Bring everything to what an image holds. `distributed`: keys of parts of DTensors."""
         known = dict(self.parameters)
         known.update(self._buffers_now())
         known.update((("kept", name), tensor) for name, tensor in self.tensors.items())
@@ -351,9 +354,9 @@ class Kept:
         self._put_back_all(objects)
 
     def undo_of_an_evaluation(self) -> Callable[[], None]:
-        """Return a function that sets buffers and the modules' modes to what they are now."""
+        """Return a function that sets buffers and modes of modules back to what they are now."""
         buffers = [(buffer, buffer.clone()) for _, buffer in self._buffers_now()]
-        # The latter, whether DDP shares its buffers next, changes in a pass without gradients.
+        # A forward pass without gradients changes whether DDP shares its buffers in the next one.
         names = ("training", "require_forward_param_sync")
         modes = [(m, n, vars(m)[n]) for m in self._modules.values() for n in names if n in vars(m)]
 

@@ -24,10 +24,10 @@ _Base: Any = dist.ProcessGroup  # Its stubs describe overloads that torch itself
 
 @runs_as_it_is
 class Member(_Base):  # type: ignore[misc]
-    """A process group as torch knows it. It also knows who answers its collectives now."""
+    """A process group as torch knows it, which also knows who answers its collectives now."""
 
     def __init__(self, engine: Engine, rank: int, size: int, name: str, ranks: list[int]) -> None:
-        """`ranks` are those of the job, in the group's order."""
+        """`ranks`: the members' ranks in the job, in the group's order."""
         super().__init__(rank, size)
         self._engine = engine
         self._own_rank = rank
@@ -39,44 +39,44 @@ class Member(_Base):  # type: ignore[misc]
         self._handle = 0
         self._opened: list[_exchange.Group] = []
         self.runner = Runner()
-        self._used_map = 0  # Elements of the all-reduce that is answered locally, once.
+        self._used_map = 0  # Elements of an all-reduce to be answered locally; 0: none.
         engine.groups.add(self)
         weakref.finalize(self, self.runner.stop).atexit = False
 
     # ---- Who answers ----------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Forget who answers; the next collective finds out anew."""
+        """Forget who answers collectives. The next one finds out anew."""
         self._handle = 0
 
     def answer_used_map(self, elements: int) -> None:
-        """Answer the next int32 all-reduce of so many elements locally."""
+        """Answer the next int32 all-reduce of so many elements locally: DDP's map of used ones."""
         self._used_map = elements
 
     def _group(self, answers: bool = True) -> int:
-        """Return the hf_group*, 0 for an echo. `answers`: the program may depend on the result."""
+        """Return the hf_group*; 0: give an echo. `answers`: a program may depend on the result."""
         engine = self._engine
         if answers and not engine.echoing:
             engine.note_between()
-        self.runner.drain()  # Operations come in the order of their calls.
+        self.runner.drain()  # Keeps operations in the order of their calls.
         if engine.echoing or engine.marked:
             return 0
         if self._handle:
             return self._handle
-        if engine.too_late:  # The rank that has ended had passed its barriers.
+        if engine.too_late:  # A barrier may pass: the rank that has ended had passed its own.
             if answers:
                 engine.see_that_others_are_there()
             return 0
         if engine.phase is Phase.ECHO:
             if wanted_objects():
-                engine.meet()  # Ranks that have asked already end too, so that all ask again.
+                engine.meet()  # Lets ranks that have their answers know, so that all start again.
                 raise UserError(_NO_OBJECTS)
             return 0
         if engine.phase is Phase.EARLY:
             if not engine.first_start:
                 if wanted_objects():
                     raise UserError(OTHERS)
-                return 0  # A framework asks. State restores what it wants to have.
+                return 0  # Only a framework comes here. State restores what it asks for.
             opened = engine.seat.worker.early_group(self._ranks, f"early-{self.label}")
         else:
             if engine.session is None:
@@ -85,14 +85,14 @@ class Member(_Base):  # type: ignore[misc]
                 self._handle = engine.session.world.handle
                 return self._handle
             opened = engine.session.group(self._ranks, self.label)
-        self._opened.append(opened)  # Kept until the end; others may still be using it.
+        self._opened.append(opened)  # Never closed: other ranks may still be using it.
         self._handle = opened.handle
         return self._handle
 
     def _early(self) -> Early | None:
-        """Return who answers a call of the program's own before its State; None: _group() does.
+        """Return what answers the program's own calls before its State; None: _group() does.
 
-        What frameworks exchange is large, and State restores it.
+        Frameworks get their answers from _group(): they exchange much, and State restores it.
         """
         engine = self._engine
         if engine.phase is not Phase.EARLY or engine.echoing or self._size == 1:
@@ -110,9 +110,10 @@ class Member(_Base):  # type: ignore[misc]
         raise UserError(OTHERS)
 
     def _nothing_came(self, tensor: Tensor) -> None:
-        """In a step that is void, fill what another rank would have sent with zeros.
+        """In a void step, fill with zeros a tensor that another rank would have sent.
 
-        A framework's own values stay: they are valid. MarkedError: it would be unpickled.
+        A framework's tensor stays as it is, since it holds valid values. MarkedError: the program
+        would unpickle the tensor.
         """
         if call := wanted_objects():
             raise MarkedError(
@@ -129,7 +130,7 @@ class Member(_Base):  # type: ignore[misc]
         return self._own_rank
 
     def getRank(self) -> int:  # noqa: N802
-        """Return the rank if it is known, else 0. DDP puts this into its log."""
+        """Return the rank for DDP's log. A spare does not wait for it."""
         return self.rank() if self._engine.seat.place_known else self._own_rank
 
     def getSize(self) -> int:  # noqa: N802
@@ -139,7 +140,7 @@ class Member(_Base):  # type: ignore[misc]
     size = getSize
 
     def getBackendName(self) -> str:  # noqa: N802
-        """Return the name under which it was registered."""
+        """Return the name under which the backend was registered."""
         return "holdfast"
 
     name = getBackendName
@@ -165,7 +166,7 @@ class Member(_Base):  # type: ignore[misc]
         self._purpose = purpose
 
     def shutdown(self) -> None:
-        """Let go. The end of the world group is the end of the training."""
+        """Shut the group down. The end of the world group ends the training."""
         self.runner.drain()
         if self.label == "world":
             self._engine.end()
@@ -181,12 +182,12 @@ class Member(_Base):  # type: ignore[misc]
         pass
 
     def _end_coalescing(self, device: torch.device) -> Done:
-        self.runner.drain()  # torch waits for this work, not for the sum's.
+        self.runner.drain()  # torch waits for the work returned here, not for the sums'.
         return Done([])
 
 
 def label_of(name: str) -> str:
-    """Return the name of a group as the C interface wants it."""
+    """Return the name of a group with only those characters that the C interface allows."""
     if name in ("0", "default_pg", ""):
         return "world"
     clean = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)

@@ -1,8 +1,8 @@
 """Results that all ranks make once, together, and that a successor gets: `state.once(f)`.
 
-A result is known by its place: the epoch and the loop over steps() that it follows there, or
-outside of epochs the step that it follows; by the function's name; and by how many of that name the
-program asked for at that place before.
+The key of a result consists of its place, the function's name, and a count of the calls with that
+name at that place. The place is the epoch and the number of loops over steps() before it in that
+epoch; outside of epochs, it is the step before it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Results:
         self._asked: Counter[Key] = Counter()
 
     def begin_again(self) -> None:
-        """Count anew: in a new epoch, or after a void step of a loop of the program's own."""
+        """Count calls anew: in a new epoch, or after a void step of the program's own loop."""
         self._asked.clear()
 
     def prune(self) -> None:
-        """Forget results that nobody asks for any more, once the step under way is done."""
+        """Forget results that no successor will ask for, once the step under way is done."""
         kept = (_OUTSIDE, self._progress.position.epoch)
         self._progress.results = {
             key: raw
@@ -49,25 +49,26 @@ class Results:
         }
 
     def key(self, epoch: int | None, after: int, name: str) -> Key:
-        """Return the place of the next result of a function called `name`.
+        """Return the key of the next result of a function called `name`.
 
-        `after`: how many loops over steps() the epoch had; outside of epochs (None), which step.
+        `after`: the number of loops over steps() before it in the epoch; outside of epochs
+        (`epoch` is None), the step before it.
         """
         series: Key = (_OUTSIDE if epoch is None else epoch, after, name)
         self._asked[series] += 1
         return (*series, self._asked[series])
 
     def knows(self, key: Key) -> bool:
-        """Whether the result was made."""
+        """Return whether the result was made."""
         return key in self._progress.results
 
     def told(self, key: Key) -> Any:
-        """Return a result that was made; generators go on as after it."""
+        """Return a result that was made, and set the random generators as they are after it."""
         self._progress.seeds.derive("after", *map(str, key)).set()
         return pickle.loads(self._progress.results[key])
 
     def make(self, key: Key, function: Callable[[], Any]) -> None:
-        """Have all ranks call a function until no fault came; keep what it gave."""
+        """Call a function on all ranks, again if a fault comes, and keep what it returns."""
         engine, progress = self._engine, self._progress
         if engine.seat.rehearses:
             engine.seat.worker.rehearsal_differs(f"it comes to state.once({key[2]}), not to a step")

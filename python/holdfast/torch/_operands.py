@@ -26,7 +26,7 @@ DTYPES: Final[dict[torch.dtype, int]] = {
     torch.bool: _abi.DType.BOOL,
 }
 KIND: Final[Any] = ReduceOp.RedOpType
-_REDUCTIONS: Final[dict[Any, tuple[int, Any]]] = {  # The core's number; a function of two tensors.
+_REDUCTIONS: Final[dict[Any, tuple[int, Any]]] = {  # Number in c.h; function of two tensors.
     KIND.SUM: (_abi.Op.SUM, torch.add),
     KIND.PRODUCT: (_abi.Op.PRODUCT, torch.mul),
     KIND.MIN: (_abi.Op.MIN, torch.minimum),
@@ -41,7 +41,7 @@ _BITWISE: Final = (_abi.Op.AND, _abi.Op.OR, _abi.Op.XOR)
 
 
 def as_dense(tensor: Tensor) -> Tensor:
-    """Return `tensor`, or a copy whose bytes lie one after another."""
+    """Return `tensor` if it is contiguous, else a contiguous copy."""
     if tensor.device.type != "cpu":
         raise UserError(
             f"the holdfast backend exchanges CPU memory, this tensor is on {tensor.device}; "
@@ -56,7 +56,7 @@ def as_dense(tensor: Tensor) -> Tensor:
 
 
 def operation_of(op: Any) -> tuple[Any, float | Tensor | None]:
-    """Return the kind of a reduction, and the factor to multiply by beforehand."""
+    """Return the kind of a reduction, and the factor to multiply tensors by before it."""
     if isinstance(op, KIND):
         return op, None
     kind, factor = op.__getstate__()
@@ -64,7 +64,7 @@ def operation_of(op: Any) -> tuple[Any, float | Tensor | None]:
 
 
 def reduced(kind: Any, parts: Sequence[Tensor]) -> Tensor:
-    """Combine in rank order. Half precision is computed in single precision, as in the core."""
+    """Combine tensors in rank order; half precision in single precision, as the library does."""
     if kind not in _REDUCTIONS:
         raise UserError(f"the holdfast backend has no reduction {kind}")
     of = parts[0].dtype
@@ -75,7 +75,7 @@ def reduced(kind: Any, parts: Sequence[Tensor]) -> Tensor:
 
 
 def check(tensor: Tensor, kind: Any, operation: int | None) -> None:
-    """Refuse a reduction that has no meaning for this type."""
+    """Refuse a reduction that is not defined for the tensor's type."""
     if operation in _BITWISE and tensor.is_floating_point():
         raise UserError(f"{kind} is for whole numbers, not for {tensor.dtype}")
     if kind == KIND.AVG and tensor.dtype is torch.bool:
@@ -83,17 +83,17 @@ def check(tensor: Tensor, kind: Any, operation: int | None) -> None:
 
 
 def is_whole_average(tensor: Tensor, kind: Any) -> bool:
-    """Whether an average of whole numbers is asked for: a sum, divided and cut towards zero."""
+    """Return whether whole numbers are averaged, which means: divide the sum towards zero."""
     return bool(kind == KIND.AVG) and not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:
-    """Tell whether two tensors may share bytes."""
+    """Return whether two tensors may share bytes."""
     return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
 def counts(tensor: Tensor, splits: Sequence[int], size: int) -> list[int]:
-    """Return the elements to or from each rank; `splits` count rows, without them all get equal."""
+    """Return the elements to or from each rank. `splits` count rows; empty: equal numbers."""
     rows = tensor.shape[0] if tensor.dim() else 1
     if not splits:
         if rows % size:

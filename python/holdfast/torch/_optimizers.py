@@ -15,13 +15,13 @@ from holdfast._errors import UserError
 
 
 def local(tensor: Any) -> Tensor:
-    """Return this rank's part of a DTensor, any other tensor itself."""
+    """Return this rank's part of a DTensor; any other tensor as it is."""
     found: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return found
 
 
 def like(value: Tensor, parameter: Any, distributed: bool) -> Tensor:
-    """Return `value`; `distributed`: as the local part of a DTensor like `parameter`."""
+    """Return `value`; if `distributed`, a DTensor like `parameter` with this local part."""
     if not distributed:
         return value
     from torch.distributed.tensor import DTensor
@@ -38,9 +38,10 @@ def like(value: Tensor, parameter: Any, distributed: bool) -> Tensor:
 
 
 def whole_shapes(model: torch.nn.Module) -> dict[int, torch.Size]:
-    """Return, by id, the largest shape of parameters that FullyShardedDataParallel cuts at will.
+    """Return, by id, full sizes of parameters that FullyShardedDataParallel has cut into parts.
 
-    With use_orig_params=True, each is flat and holds this rank's part only, or nothing.
+    With use_orig_params=True, such a parameter is flat and holds this rank's part, which may be
+    empty on one rank and whole on another.
     """
     found: dict[int, torch.Size] = {}
     for module in model.modules():
@@ -66,7 +67,7 @@ def largest_shape(tensor: Any, whole: Mapping[int, torch.Size]) -> torch.Size:
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Return its parameters in the order of its groups."""
+    """Return an optimizer's parameters in the order of its groups."""
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
@@ -103,15 +104,15 @@ def _state_after_a_step(
 def room_of_state(
     optimizer: torch.optim.Optimizer, whole: Mapping[int, torch.Size], common: Collection[int]
 ) -> tuple[int, int, int]:
-    """Return upper bounds of its state's bytes, the same on all ranks, and number of tensors.
+    """Return upper bounds of an optimizer's state, the same on all ranks; and its tensors' number.
 
-    First: of the state of parameters whose ids are in `common`. Second: of all other state.
+    First: bytes of the state of parameters whose ids are in `common`. Second: of all other state.
     """
     name = type(optimizer).__name__
     try:
         try:
-            state = _state_after_a_step(optimizer, whole, "meta")  # Without memory and arithmetic.
-        except Exception:  # It looks at values.
+            state = _state_after_a_step(optimizer, whole, "meta")  # No memory, no arithmetic.
+        except Exception:  # Its step() reads values, which "meta" has not.
             state = _state_after_a_step(optimizer, whole, "cpu")
     except Exception as error:
         raise UserError(
@@ -155,17 +156,17 @@ _OF_TORCH: Final = ("state", "param_groups", "step", "_opt_called", "_step_count
 
 
 class Attributes:
-    """Looks in an optimizer's first steps whether it keeps something in attributes of its own.
+    """Refuses an optimizer that changes attributes of its own in its first two steps.
 
-    Those that it has when State is made are none of its state: see _state_after_a_step().
+    _state_after_a_step() has made a step without such attributes, and an image does not hold them.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, kept: Mapping[str, Any]) -> None:
-        """`kept`: objects of the program's that State was given by name."""
+        """`kept`: objects of the program that State was given by name, which may change."""
         self._kept = kept
         self._left = 2
-        self._before: list[dict[str, Any]] = []  # Of the calls of step() under way, within another.
-        if type(optimizer).__module__.startswith("torch."):  # Known well.
+        self._before: list[dict[str, Any]] = []  # For each step() under way: one may call another.
+        if type(optimizer).__module__.startswith("torch."):  # Those keep nothing there.
             return
         optimizer.register_step_pre_hook(self._begin)
         optimizer.register_step_post_hook(self._end)
@@ -198,7 +199,7 @@ class Attributes:
 
 
 def holds_trained(thing: Any, outer: tuple[int, ...] = ()) -> bool:
-    """Return whether `thing` holds a model or an optimizer; `outer`: ids of what it is in."""
+    """Return whether `thing` is or holds a model or an optimizer. `outer`: ids of what holds it."""
     if id(thing) in outer:
         return False
     if isinstance(thing, (dict, list, tuple)):

@@ -1,4 +1,4 @@
-"""Objects that State keeps by their own means: read their contents, and put them back."""
+"""Read and put back the contents of generators, containers, and objects with state_dict()."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from holdfast._vars import into
 
 
 def can_be_kept(thing: Any) -> bool:
-    """Whether it is a generator, a container, or has state_dict() and load_state_dict()."""
+    """Return whether this is a generator, a container, or has state_dict(), load_state_dict()."""
     if is_generator(thing) or isinstance(thing, (dict, list, set)):
         return True
     return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
 
 
 def is_generator(thing: Any) -> bool:
-    """Whether it is a generator of random numbers."""
+    """Return whether this is a generator of random numbers."""
     return isinstance(thing, (torch.Generator, random.Random)) or _of_numpy(thing) is not None
 
 
 def is_common(generator: Any) -> bool:
-    """Whether a generator is the one that torch, random or NumPy uses by itself."""
+    """Return whether this is the generator that torch, random or NumPy draws from by default."""
     numpy = sys.modules.get("numpy")
     of_numpy = getattr(numpy.random.rand, "__self__", None) if numpy is not None else None
     of_python = getattr(random.random, "__self__", None)
@@ -60,7 +60,7 @@ def put_back(thing: Any, contents: Any) -> None:
             thing.bit_generator.state = contents
     else:
         thing.load_state_dict(contents)
-        if isinstance(thing, torch.amp.GradScaler):  # A step was left after unscale_().
+        if isinstance(thing, torch.amp.GradScaler):  # In case a step was left after unscale_().
             vars(thing).get("_per_optimizer_states", {}).clear()
 
 

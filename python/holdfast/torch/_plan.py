@@ -1,4 +1,4 @@
-"""The places of a State's tensors in an image of it, and copies ready to be made."""
+"""The places of tensors in an image, and prepared copies to these places."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Place(NamedTuple):
 
 
 class Plan:
-    """The places of one list of tensors, and copies ready to be made."""
+    """The places of a list of tensors in an image, and prepared copies to these places."""
 
     def __init__(
         self, keys: list[Key], tensors: list[Tensor], is_common: list[bool], starts: tuple[int, int]
     ) -> None:
-        """Lay out the tensors. `starts`: of those that all ranks have alike; of the others."""
+        """Lay out the tensors. `starts`: offsets of those common to all ranks, and of others."""
         self.marks = marks_of(tensors)
         self.tensors = tensors  # Held, so that no other tensor gets the same id.
         self.places: list[Place] = []
@@ -63,22 +63,22 @@ class Plan:
 
 
 def digest_of_common(places: list[Place], end: int) -> bytes:
-    """Return a digest of which tensors lie where before `end`."""
+    """Return a digest of the places before offset `end`."""
     common = [place for place in places if place.offset < end]
     return blake2b(repr(common).encode(), digest_size=COMMON_DIGEST).digest()
 
 
 def marks_of(tensors: list[Tensor]) -> list[tuple[int, int]]:
-    """Return marks that differ if a tensor is another one or has moved."""
+    """Return values that change if a tensor is replaced or moves."""
     return [(id(tensor), local(tensor).data_ptr()) for tensor in tensors]
 
 
 def view_of(memory: Tensor, place: Place) -> Tensor:
-    """Return the tensor that lies in an image, without a copy."""
+    """Return the tensor at a place in an image, as a view."""
     end = place.offset + bytes_of(place)
     return memory[place.offset : end].view(place.dtype).view(place.shape)
 
 
 def bytes_of(place: Place) -> int:
-    """Return how many bytes a tensor has in an image."""
+    """Return the size in bytes of the tensor at a place."""
     return math.prod(place.shape) * place.dtype.itemsize

@@ -1,4 +1,4 @@
-"""How far a job has come, and where it is in its data. An image holds both."""
+"""How far a job has come, and where it is in its data. Images hold both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from holdfast.torch._data import (
 from holdfast.torch._plan import Key
 from holdfast.torch._random import Seeds, get_states, set_states
 
-Name = int | str  # Names a source that has its own position: its pass within an epoch, or a name.
+# Names a source with a position of its own: its pass within the epoch, or its name in State.
+Name = int | str
 
 
 class Position:
@@ -31,14 +32,14 @@ class Position:
     def __init__(self) -> None:
         """Begin before the first batch."""
         self.epoch = 0
-        self.turn = 0  # Which of the epoch's calls of steps() it is.
-        self.index = 0  # Batches of that pass that are done.
-        self.over = False  # Nothing follows in this pass.
+        self.turn = 0  # The number of the pass: which of the epoch's calls of steps() makes it.
+        self.index = 0  # Batches of the pass that are done.
+        self.over = False  # The pass has no more batches.
         self.own = 0  # Steps in loops of the program's own.
         self.seeds: tuple[int, ...] = ()  # The program's, from which the pass draws its order.
-        self.marks: dict[Name, Mark] = {}  # Of sources that have a position of their own.
-        self.length: int | None = None  # Of the pass, in batches.
-        self.see_ahead: Callable[[], None] = _nothing  # To be called before a step is done.
+        self.marks: dict[Name, Mark] = {}  # Of sources with a position of their own.
+        self.length: int | None = None  # Batches of the pass, if known.
+        self.see_ahead: Callable[[], None] = _nothing  # Called before a step is done.
 
     @property
     def order(self) -> int:
@@ -51,7 +52,7 @@ class Position:
         return self.over or self.length == self.index > 0
 
     def objects(self) -> tuple[Any, ...]:
-        """Return what an image has to hold of this."""
+        """Return what an image has to hold of the position."""
         marks = self.marks.copy()
         return self.epoch, self.turn, self.index, self.over, self.own, self.seeds, marks
 
@@ -61,7 +62,7 @@ class Position:
         self.marks = marks.copy()
 
     def begin(self, epoch: int, turn: int) -> bool:
-        """Go to a pass; return whether it is over already."""
+        """Go to a pass. Return whether this pass is over already."""
         if (epoch, turn) != (self.epoch, self.turn):
             self.epoch, self.turn, self.index, self.over = epoch, turn, 0, False
         over, self.over = self.over, False
@@ -69,7 +70,7 @@ class Position:
 
     @contextmanager
     def watched(self, see: Callable[[], None]) -> Iterator[None]:
-        """Call `see` before the step under way is done."""
+        """Have `see` called before the step under way is done."""
         self.see_ahead = see
         try:
             yield
@@ -82,15 +83,15 @@ class Progress:
 
     def __init__(self, seeds: Seeds) -> None:
         """Stand before the first step."""
-        self.n = 0  # Steps that are done; during a commit, that one included.
+        self.n = 0  # Steps that are done; during a commit, with the one under way.
         self.position = Position()
-        self.seeds = seeds  # The program's, of the first process that had this rank.
-        self.stopped = False  # A rank wished to stop, in a step that is done.
+        self.seeds = seeds  # Those of the rank's first process.
+        self.stopped = False  # In a step that is done, some rank wished to stop.
         self.wish = False  # This rank wishes to stop.
         self.results: dict[Key, bytes] = {}  # Of state.once(), pickled; see Results.
 
     def objects(self) -> Any:
-        """Return what an image has to hold of this."""
+        """Return what an image has to hold of the progress, except results."""
         return self.n, self.position.objects(), self.seeds, self.stopped
 
     def restore(self, objects: Any, results: dict[Key, bytes]) -> None:
@@ -105,13 +106,13 @@ class Sources:
     """The sources that the program has given to steps() in this process."""
 
     def __init__(self, position: Position, kept: Mapping[str, Any] | None = None) -> None:
-        """Know none; `kept`: objects of the program's that State keeps by their own means."""
+        """Begin without sources. `kept`: objects that State keeps, whose generators may go on."""
         self._position = position
         self._kept = kept or {}
         self._entries: dict[int, _Entry] = {}  # By id of the source.
 
     def of(self, data: Any, seeds: Seeds, name: str | None) -> Source:
-        """Return the Source for the user's data, which State keeps under `name`, if given."""
+        """Return the Source of a pass over the user's data. `name`: under which State keeps it."""
         entry = self._entries.get(id(data))
         if entry is None:
             entry = self._enter(data)
@@ -136,7 +137,7 @@ class Sources:
 
         try:
             entry.source = weakref.ref(data, forget)
-        except TypeError:  # A list can not be weakly referenced, but has no position either.
+        except TypeError:  # A list has no weak references, but no position to be kept either.
             if not tells_its_position(data):
                 return entry
             entry.source = lambda: data
@@ -157,28 +158,28 @@ class Sources:
 
 
 class _Entry:
-    """One source, as long as the program has it."""
+    """What is known of one source, as long as the program holds the source."""
 
     def __init__(self) -> None:
         self.at = Whereabouts()
-        self.feeder: Feeder | None = None  # If that does not hold the source.
-        self.source: Callable[[], Any] = _nothing  # A weak reference, if it can be had.
-        self.key: Name | None = None
-        self.seen = False  # Its items were looked at.
+        self.feeder: Feeder | None = None  # Only a feeder that may be kept.
+        self.source: Callable[[], Any] = _nothing  # A weak reference, if possible.
+        self.key: Name | None = None  # Its pass or name, if it has a position of its own.
+        self.seen = False  # Whether its data is the same each time was checked.
 
 
 class Source:
-    """The feed of one pass."""
+    """The batches of one pass over a source."""
 
     def __init__(self, feeder: Feeder, name: str | None, position: Position) -> None:
-        """`name` is the name under which State keeps it, if it does."""
+        """`name`: the name under which State keeps the source, if it does."""
         self.feeder = feeder
         self._name = name
         self._position = position
 
     @property
     def key(self) -> Name:
-        """The key under which all processes know its position."""
+        """The key under which `marks` holds the source's position, the same in all processes."""
         return self._position.turn if self._name is None else self._name
 
     def batches(self, prepare: Callable[[int], None]) -> Iterator[Any]:
@@ -195,7 +196,7 @@ class Source:
             yield from batches
             return
         before = before or Mark(None)
-        at.marks[self.key] = before.then(to_end=False)  # If it has come to its end before.
+        at.marks[self.key] = before.then(to_end=False)  # Holds if there is no batch left.
         for batch in batches:
             mark = Mark(self.feeder.state())
             at.marks[self.key] = mark
@@ -204,18 +205,18 @@ class Source:
             before = mark
 
     def arrive(self) -> None:
-        """Go to where a predecessor was in this pass, which it had begun."""
+        """Use the seeds with which a predecessor began this pass."""
         self.feeder.recall(self._position.order, self._position.seeds)
 
     def pass_over(self, turn: int) -> None:
-        """Call this instead of batches() if pass `turn` of the epoch is already over."""
+        """Do what replaces batches() if pass `turn` of the epoch is over already."""
         self.feeder.take_up(self._position.marks.get(self._name if self._name else turn))
 
     def _looking_ahead(self, batches: Fetched, before: Mark) -> AbstractContextManager[None]:
         """Have the step under way see whether it is the last of its pass.
 
-        The source's position after its last batch does not tell: it may be the beginning of the
-        next pass. `before`: its position before the step's batch.
+        The source's state after its last batch does not tell that the pass is over: it may be that
+        of the next pass's beginning. `before`: the source's mark before the step's batch.
         """
         at = self._position
 
@@ -242,7 +243,7 @@ def _see_that_items_can_be_given_again(dataset: Any, seeds: Seeds) -> None:
             seeds.set()
             twice.append(dataset[0])
     except Exception:
-        return  # It needs other indices, or a worker process that prepares it.
+        return  # It has no index 0, or needs to be prepared by a worker process.
     finally:
         set_states(before)
     if not _are_same(twice[0], twice[1], 0):
@@ -274,7 +275,7 @@ def _are_same(one: Any, other: Any, depth: int) -> bool:
         return one.tobytes() == other.tobytes() if not one.dtype.hasobject else True
     if isinstance(one, (bool, int, float, complex, str, bytes)):
         return one == other or one != one
-    return True  # For other types, nobody knows when two are the same.
+    return True  # Of other types it is not known when two are equal.
 
 
 def _nothing() -> None:

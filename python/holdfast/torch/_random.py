@@ -1,7 +1,7 @@
 """Set the random generators from (the program's seeds, step), so that no state has to be kept.
 
-torch, Python and NumPy each follow the seed that the program gave them on this rank. So ranks that
-share a seed go on sharing their draws, and other ranks go on drawing each its own.
+The generators of torch, Python and NumPy each follow the seed that the program gave them on this
+rank. So ranks with equal seeds go on drawing equal numbers, and ranks with different seeds others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from holdfast import _generators
 from holdfast._vars import raw_bytes
 
-# By generator: what reseed() set in this process, and for which seed of the program's.
+# By generator: the seed that reseed() has set, and the program's seed from which that follows.
 _LAST: Final[WeakKeyDictionary[torch.Generator, tuple[int, int]]] = WeakKeyDictionary()
 
 
@@ -29,7 +29,7 @@ def derive(*parts: int | str) -> int:
 
 
 class Seeds(NamedTuple):
-    """One seed for each library that draws."""
+    """One seed for each library that has a random generator."""
 
     torch: int
     python: int
@@ -49,7 +49,7 @@ class Seeds(NamedTuple):
 
 
 def seeds_of_the_program() -> Seeds:
-    """Return the seeds, or digests of the states, that the program gave its generators here."""
+    """Return torch's seed, and digests of the states of Python's and NumPy's generators."""
     own = torch.initial_seed()
     numpy = sys.modules.get("numpy")
     return Seeds(
@@ -62,7 +62,7 @@ def _digest(state: Any) -> int:
 
 
 def whereabouts() -> bytes:
-    """Return bytes that tell where the CPU's generators are."""
+    """Return the states of the CPU's generators as bytes, to be compared."""
     of_torch, *others = get_states()
     return raw_bytes(of_torch) + pickle.dumps(others)
 
@@ -79,13 +79,13 @@ def set_states(states: tuple[Any, ...]) -> None:
 
 
 def reseed(generator: torch.Generator, seed: int, epoch: int) -> None:
-    """Seed a generator for a pass over data; `seed` is the program's for it."""
+    """Seed a generator for a pass over data. `seed`: what the program gave it."""
     note(generator, seed, epoch)
     generator.manual_seed(_LAST[generator][0])
 
 
 def note(generator: torch.Generator, seed: int, epoch: int) -> None:
-    """Note that a generator stands for this seed of the program's, as after reseed()."""
+    """Note the program's seed of a generator, as reseed() does, but leave the generator."""
     _LAST[generator] = derive(seed, "epoch", epoch), seed
 
 
@@ -97,7 +97,7 @@ def seed_of(generator: torch.Generator) -> int:
 
 
 def seed_of_rank_0(generator: torch.Generator) -> int:
-    """Return the program's seed for a generator, as rank 0 has it."""
+    """Return what seed_of() returns on rank 0. All ranks have to call it."""
     seed = torch.tensor([seed_of(generator)])
     torch.distributed.broadcast(seed, 0)
     return int(seed.item())

@@ -1,4 +1,4 @@
-"""Make the backend known to torch, and the groups that torch asks for."""
+"""Register the backend with torch, and make the groups that torch asks for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.torch._group import HoldfastGroup
 from holdfast.torch._member import label_of
 from holdfast.torch._store import OwnStore
 
-_stores: list[OwnStore] = []  # torch calls their methods only as long as somebody here holds them.
+_stores: list[OwnStore] = []  # Held: torch itself does not keep their Python parts alive.
 
 
 def _store() -> OwnStore:
@@ -50,16 +50,16 @@ def _create(options: Any, _: Any) -> HoldfastGroup:
 
 
 def _start_all_again(why: LeftError) -> NoReturn:
-    """Have the launcher start all ranks again, also those whose programs have ended: see _shim.sh.
+    """Have the launcher start all ranks again, also those whose programs have ended.
 
-    A rank was lost after another had ended, and nothing is kept. So the whole program is run again,
-    as under torchrun. Raises `why` if `holdfast run` did not start this process.
+    This is for a rank that was lost after another had ended, where nothing is kept. The token in
+    the log asks the launcher for it, as in _shim.sh. Without `holdfast run`, raises `why`.
     """
     token = os.environ.get("_HOLDFAST_RESTART_TOKEN")
     if token is None:
         raise why
     os.write(1, f"\n{token}\n".encode())  # The program may have replaced sys.stdout.
-    time.sleep(60)  # The launcher ends it.
+    time.sleep(60)  # The launcher ends this process.
     raise why
 
 
@@ -86,12 +86,12 @@ def register() -> None:
 
 def _serve_env_rendezvous() -> None:
     """Let init_process_group("holdfast") find its ranks without a store over TCP."""
-    # In the package, a function has the module's name.
+    # torch.distributed.rendezvous is a function: the module has to be imported by name.
     handlers = importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers
     usual = handlers["env"]
     if getattr(usual, "_holdfast", False):
         return
-    asked: list[str] = []  # The backends of the calls under way, which a handler does not get.
+    asked: list[str] = []  # Backends of the calls under way: no argument tells.
 
     def ours(url: str, *arguments: Any, **keywords: Any) -> Any:
         if not asked or "holdfast" not in asked[-1]:

@@ -1,6 +1,6 @@
 """State: everything that a step depends on, kept so that a fault in step n costs at most step n.
 
-The rule: a step is a function of what State holds and of its batch. All else is lost in a fault.
+The rule: a step is a function of what State holds and of its batch. A fault loses all else.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ _P = ParamSpec("_P")
 class State:
     """Everything that a step depends on, and the steps themselves. Not thread-safe.
 
-    The package itself uses all names without underscore; a program uses the documented ones only.
+    A program uses the methods and properties that docs/pytorch.md describes. All other names are
+    for the package.
     """
 
     def __init__(self, *things: Any, strict: bool = False, **named: Any) -> None:
         """Keep `things` (models, optimizers) and `named` (schedulers, scalers, generators, ...).
 
-        Waits for the other ranks. Afterwards everything is as after the last step of this rank. At
-        the start of a job, modules in DistributedDataParallel are equal to rank 0's.
+        This waits for the other ranks. Afterwards, all that is kept is as it was after the job's
+        last step. At the start of a job, all ranks get rank 0's DistributedDataParallel modules.
 
-        `strict`: if the program's source seems to break the rule, that is an error, not a remark.
+        `strict`: where the source seems to break the rule, raise an error instead of a remark.
 
         Errors: UserError if something can not be kept or if the program has changed since the
         state was begun, PeerError if the ranks keep different things.
@@ -72,7 +73,7 @@ class State:
         see_that_accumulation_is_kept([*things, *named.values()], self.kept.others.values())
         self.kept.see_that_it_is_whole()
         self.kept.room = see_that_hooks_are_kept(self._ddps, self.kept.others) + LIMIT + 2 * ROOM
-        # Optimizers of other parameters, with the step after which they first made one.
+        # Optimizers of parameters that are not kept: the number of steps done when they first ran.
         self._strangers: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         hook = register_optimizer_step_pre_hook(self._see_optimizer)
         self.engine.at_end.append(hook.remove)
@@ -93,9 +94,10 @@ class State:
         """Keep plain values and small arrays with every step; return the object that holds them.
 
         `run = state.vars(best=inf, losses=[])`, then `run.best = x`, `run.losses.append(y)`. The
-        values given here hold before the first step; a successor has those after the last step.
+        values given here hold before the first step; a successor gets those after the last step.
 
-        Errors: UserError at the line that sets a value that is not plain or makes all too large.
+        Errors: UserError at the line that sets a value which is not plain, or with which all values
+        together are too large.
         """
         return self.kept.values.name(values, self.kept.see_that_nothing_is_shared)
 
@@ -120,7 +122,7 @@ class State:
         self.kept.add(name, HookState(thing) if is_hook_state(thing) else thing)
         if isinstance(thing, torch.nn.Module):
             for ddp in _ddp.find(thing):
-                if ddp not in self._ddps:  # It may be given as itself and within something else.
+                if ddp not in self._ddps:  # A model may be given twice, as a part of another.
                     _ddp.settle(ddp, self.engine)
                     self._ddps.append(ddp)
         elif isinstance(thing, torch.optim.Optimizer):
@@ -156,7 +158,7 @@ class State:
 
     @property
     def n(self) -> int:
-        """Steps that are done, over all epochs; in the body of a step, those before it."""
+        """The number of steps done, over all epochs. The step under way does not count."""
         return self.progress.n
 
     @property
@@ -167,7 +169,7 @@ class State:
 
     @property
     def batch(self) -> int:
-        """Batches of this epoch that are done; in the body of a step, those before it."""
+        """The number of batches done in this epoch. The batch under way does not count."""
         at = self.progress.position
         return at.own or at.index - self.training.drawn
 
@@ -178,11 +180,11 @@ class State:
 
     @property
     def stopped(self) -> bool:
-        """Whether a rank has called stop(), in a step that is done or after the last one."""
+        """Whether any rank has called stop(), in a step that is done or after the last step."""
         return self.training.stopped
 
     def on_commit(self, function: Callable[[int], Any]) -> Callable[[int], Any]:
-        """Call `function(n)` once after each step n; never for n if the process is lost there."""
+        """Call `function(n)` after each step n, once. If the process is lost there, never for n."""
         self.training.on_commit.append(function)
         return function
 
@@ -191,23 +193,26 @@ class State:
     def epochs(self, n: int, *, start: int = 0) -> Iterator[int]:
         """Yield epoch numbers up to `n` - 1, from the one under way, or from `start` in a new job.
 
-        A successor begins with the epoch of the last step that was done. Changes made before
-        steps() in that epoch are made again and taken back; those made after it are made again.
+        A successor begins with the epoch of the last step that was done, and runs that epoch's body
+        again: what it changes before steps() is then taken back, since State has it already. What
+        it changes after steps() stays.
         """
         return epochs(self.training, n, start)
 
     def steps(self, data: Iterable[_Batch], epochs: int = 1) -> Steps[_Batch]:
-        """Yield the batches of `data`, one step each; without state.epochs(), `epochs` times.
+        """Yield the batches of `data`; each batch is one step.
 
-        A step ends when the loop asks for the next batch. A void step's batch is yielded again.
-        After a restart, used batches are passed over. The result has the length and attributes of
-        `data`. The order of the data follows from (seed, epoch). Samplers with set_epoch get the
-        epoch.
+        `epochs`: how many passes to make, if there is no loop over state.epochs() around. A step
+        ends when the loop asks for the next batch. The batch of a void step is yielded again. After
+        a restart, the batches of steps that are done are skipped. The result has the length and the
+        attributes of `data`. The order of the data follows from (seed, epoch). A sampler that has
+        set_epoch() gets the epoch's number.
 
-        If the loop is left by `break`, `return` or an exception, its step is not done, and all is
-        as after the step before. stop() ends the loop after its step.
+        If the loop is left by `break`, `return` or an exception, the step under way is not done,
+        and all is as after the step before. stop() ends the loop after the step.
 
-        Errors: UserError if `data` can not tell its position, or if items asked for again differ.
+        Errors: UserError if `data` can not tell its position, or gives another item when it is
+        asked for the same one again.
         """
         training = self.training
         if training.current_epoch is None and training.turn:
@@ -228,9 +233,10 @@ class State:
     def step(self) -> Iterator[State]:
         """Make one step of a loop of your own: `while state.n < total: with state.step(): ...`.
 
-        Afterwards `n` has grown by one, or the step was void. Then the loop has to make it again,
-        so choose the data by `n`. All changes belong in the body. An exception in the body passes
-        through; the step is not done, and all is as after the step before.
+        After the block `n` has grown by one, unless the step was void. A void step has to be made
+        again by the loop, so choose the data by `n`. Change what State keeps only in the body. An
+        exception in the body passes through; the step is not done, and all is as after the step
+        before.
         """
         self.engine.see_that_no_step_is_open("with state.step()")
         self.training.advise(sys._getframe(2))
@@ -238,18 +244,19 @@ class State:
             yield self
 
     def once(self, function: Callable[_P, _Result], *args: _P.args, **kwargs: _P.kwargs) -> _Result:
-        """Call `function` on all ranks together; keep its result, which a successor gets as well.
+        """Call `function` on all ranks; return its result, which a successor gets without a call.
 
-        Use it for an evaluation between epochs, or a checkpoint. After a fault `function` is called
-        again. It must not change what State keeps, but buffers and train()/eval() are put back
-        afterwards. Within a step, once() is a plain call.
+        Use it for an evaluation between epochs, or a checkpoint. If a fault comes meanwhile,
+        `function` is called again. It must not change what State keeps, except buffers and
+        train()/eval(), which are put back afterwards. Within a step, once() is a plain call.
 
-        Errors: UserError if the result can not be pickled or is too large, or if something changed.
+        Errors: UserError if the result can not be pickled or is too large, or if `function` changed
+        what State keeps.
         """
         if self.engine.in_step:
             return function(*args, **kwargs)
         training = self.training
-        # Until it has arrived, a process is where the first one was before its first step.
+        # A process that has not arrived is where its rank's first process was before any step.
         is_before = not training.arrived and not self.progress.position.own
         name = getattr(function, "__qualname__", "once")
         after = training.turn if training.current_epoch is not None else 0 if is_before else self.n
@@ -263,5 +270,5 @@ class State:
         return result
 
     def stop(self) -> None:
-        """End the loops over steps and epochs on all ranks: after this step, or this epoch."""
+        """End the loops over steps and epochs on all ranks, after the step or epoch under way."""
         self.progress.wish = True

@@ -1,4 +1,4 @@
-"""The loops that a program makes its steps in: over epochs, and over the batches of one."""
+"""The loops of a program: over epochs, and over the batches of a pass, one step each."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _Batch = TypeVar("_Batch")
 
 
 class Steps(Generic[_Batch]):
-    """The steps of some passes, to be gone through once; has the loader's length and attributes."""
+    """What steps() returns: an iterable for one use, with the loader's length and attributes."""
 
     def __init__(self, data: Any, batches: Generator[_Batch], epochs: int) -> None:
-        """Yield the same as `batches`, which makes `epochs` passes over `data`."""
+        """Yield what `batches` yields, which makes `epochs` passes over `data`."""
         self._data = data
         self._epochs = epochs
         self._held: Iterator[_Batch] | None = batches
         self._batches = weakref.ref(batches)
 
     def __len__(self) -> int:
-        """Return the number of batches in all its passes, including those already done."""
+        """Return the number of batches in all passes, including those already done."""
         return len(self._data) * self._epochs
 
     def __getattr__(self, name: str) -> Any:
@@ -41,7 +41,7 @@ class Steps(Generic[_Batch]):
         return getattr(self._data, name)
 
     def __iter__(self) -> Iterator[_Batch]:
-        """Begin, or go on. Only the loop holds the generator: leaving it leaves the step."""
+        """Begin the loop. Only the loop holds the generator, so leaving it leaves the step."""
         batches = self._batches()
         if batches is None:
             raise UserError(
@@ -58,7 +58,7 @@ class Steps(Generic[_Batch]):
 
 
 def epochs(training: Training, n: int, start: int) -> Iterator[int]:
-    """Yield the numbers of epochs before `n`; `start`: where a job begins."""
+    """Yield the numbers of epochs up to `n` - 1. `start`: the first epoch of a new job."""
     if training.current_epoch is not None or training.turn:
         raise UserError("state.epochs(...) is one loop around all state.steps(...) of the program")
     progress, observer = training.progress, training.engine.observer
@@ -68,11 +68,11 @@ def epochs(training: Training, n: int, start: int) -> Iterator[int]:
             training.current_epoch, training.turn = epoch, 0
             training.results.begin_again()
             observer.epoch_began(epoch)
-            progress.seeds.derive("epoch", epoch).set()  # A replacement begins here as well.
+            progress.seeds.derive("epoch", epoch).set()  # A successor may begin here.
             yield epoch
             observer.epoch_ended(epoch)
             epoch += 1
-            # A wish to stop that came after the steps is known once a step was made here.
+            # stop() may have been called after the last step. A successor asks once it has arrived.
             may_ask = epoch < n and training.arrived
             if progress.stopped or (may_ask and _wished(training, epoch - 1)):
                 return
@@ -99,9 +99,9 @@ def passes(training: Training, data: Any, numbers: range, turn: int) -> Generato
     for epoch in numbers:
         training.engine.see_that_no_step_is_open("state.steps(...)")
         yield from _one_pass(training, source, given, epoch, turn)
-        # A replacement skips this pass, and has to find the same seeds behind it.
+        # A successor that skips this pass has to go on with the same seeds after it.
         training.progress.seeds.derive("pass", epoch, turn).set()
-        if training.stopped and training.arrived:  # On its way a replacement passes earlier ones.
+        if training.stopped and training.arrived:  # On its way, a successor goes on.
             return
 
 
@@ -132,7 +132,7 @@ def _one_pass(
     def prepare(before: int) -> None:
         training.progress.seeds.derive("fetch", training.n + before).set()
 
-    # A body may draw from a generator that State keeps and that the order is drawn from as well.
+    # The order may be drawn from a generator that State keeps, and from which the body draws too.
     kept = [g for g in source.feeder.generators if at.index and training.kept.name_of(g)]
     brought = [(generator, generator.get_state()) for generator in kept]
     between: Between | None = Between(training.kept, training.versions.tensors())
@@ -158,7 +158,7 @@ def _one_step(
     after = at.objects()
     while True:
         training.begin()
-        at.restore(after)  # begin() may have gone back.
+        at.restore(after)  # begin() may have restored the position before the step.
         training.drawn = 1
         try:
             yield training.sampled.batch(kept.give())
@@ -177,7 +177,7 @@ def _one_step(
 def _leave(training: Training, source: Source, between: Between | None) -> None:
     """Leave a step undone: nobody asked for the next batch."""
     if not training.engine.in_step or sys.is_finalizing():
-        return  # The program has ended, and its generators are closed.
+        return  # The interpreter is ending and closes generators.
     training.engine.drain()
     n = training.n + 1
     if training.has_updated:

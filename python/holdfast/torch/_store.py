@@ -1,4 +1,4 @@
-"""The store of torch's groups: torch itself needs none here, and for other backends it refuses."""
+"""The store that torch wants for its groups. It refuses what other backends need of it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from holdfast._errors import UserError
 
 
 class OwnStore(Store):
-    """Hold what this process sets. What another one would have to set is an error, and no wait.
+    """Hold what this process sets. To ask for another process's values is an error.
 
-    By its keys, other backends tell each other addresses. Those of a lost process would stay, and
-    its successor would be connected to nobody.
+    Other backends exchange addresses by a store. The addresses of a lost process would stay in it,
+    and nobody would connect to its successor.
     """
 
     def __init__(self) -> None:
@@ -37,27 +37,27 @@ class OwnStore(Store):
         return self._values[key]
 
     def add(self, key: str, amount: int) -> int:
-        """Count."""
+        """Add to a counter; return the sum."""
         count = int(self._values.get(key, b"0")) + amount
         self._values[key] = str(count).encode()
         return count
 
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        """Keep a value in place of that one, or of none."""
+        """Set a value if the key has the expected one, or none."""
         if self._values.get(key, expected.encode()) == expected.encode():
             self.set(key, desired)
         return self._values[key]
 
     def check(self, keys: list[str]) -> bool:
-        """Return whether this process has set them all."""
+        """Return whether this process has set all the keys."""
         return all(key in self._values for key in keys)
 
     def wait(self, keys: list[str], *_: object) -> None:
-        """Do not: what is not there will not come."""
+        """Raise if a key is missing, since nobody else will set it."""
         self._refuse(keys)
 
     def num_keys(self) -> int:
-        """Return how many there are."""
+        """Return the number of keys."""
         return len(self._values)
 
     def delete_key(self, key: str) -> bool:

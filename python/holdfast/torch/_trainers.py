@@ -1,7 +1,7 @@
-"""Take things out of what Accelerate and Lightning Fabric wrap around them; keep torchmetrics.
+"""Unwrap what Accelerate and Lightning Fabric wrap; keep metrics of torchmetrics.
 
-Every wrapper is named here, and none is guessed. No library is imported for this: a program that
-has one of its wrappers has loaded it.
+Every wrapper class is named in this file. No library is imported for that: if a program has a
+wrapper, it has loaded the library.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FABRICS: Final = ("lightning.fabric.wrappers", "lightning_fabric.wrappers")
 
 
 def _is(thing: Any, module: str, name: str) -> bool:
-    """Whether a thing is of that class. If the module is not loaded, it can not be."""
+    """Return whether a thing is of a class, which may be in a module that is not loaded."""
     return isinstance(thing, getattr(sys.modules.get(module), name, ()))
 
 
@@ -34,7 +34,7 @@ def _is_shard(data: Any) -> bool:
 
 
 def unwrapped(thing: Any) -> Any:
-    """Return the thing in a wrapper. State keeps that thing, and steps() iterates over it."""
+    """Return what a wrapper holds; a thing that is no wrapper as it is."""
     if _is(thing, "accelerate.optimizer", "AcceleratedOptimizer"):
         return thing.optimizer
     if _is(thing, "accelerate.scheduler", "AcceleratedScheduler"):
@@ -57,14 +57,14 @@ def unwrapped(thing: Any) -> Any:
 
 
 class Accumulation:
-    """The count of an Accelerator: the batches since its last update."""
+    """Keeps an Accelerator's count of the batches since the last update."""
 
     def __init__(self, accelerator: Any) -> None:
-        """Hold it."""
+        """Hold the Accelerator."""
         self._accelerator = accelerator
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the count, and whether the batch under way ends it."""
+        """Return the count, and whether an update follows the batch under way."""
         return {
             "step": self._accelerator.step,
             "sync_gradients": self._accelerator.gradient_state.sync_gradients,
@@ -77,19 +77,19 @@ class Accumulation:
 
 
 def is_metric(module: Any) -> bool:
-    """Whether it is a metric of torchmetrics."""
+    """Return whether a module is a metric of torchmetrics."""
     return _is(module, "torchmetrics.metric", "Metric")
 
 
 class Metric:
-    """A metric of torchmetrics, which leaves its counts out of its state_dict()."""
+    """Keeps the counts of a metric of torchmetrics, whose state_dict() does not have them."""
 
     def __init__(self, metric: Any) -> None:
-        """Hold it."""
+        """Hold the metric."""
         self._metric = metric
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counts, and how many updates they are of."""
+        """Return the counts, and the number of updates that are in them."""
         states = {name: getattr(self._metric, name) for name in self._metric._defaults}
         return {"states": states, "updates": self._metric._update_count}
 
@@ -115,7 +115,7 @@ def see_that_accumulation_is_kept(things: Iterable[Any], kept: Iterable[Any]) ->
 
 
 def shared_generator(data: Any) -> torch.Generator | None:
-    """Return the generator from which Accelerate has all ranks draw the same order of a pass."""
+    """Return the generator that Accelerate sets alike on all ranks for the order of a pass."""
     if not _is_shard(data) or not data.rng_types:
         return None
     if others := sorted({str(getattr(t, "value", t)) for t in data.rng_types} - {"generator"}):
@@ -128,9 +128,9 @@ def shared_generator(data: Any) -> torch.Generator | None:
 
 
 def told(data: Any, epoch: int, batches: Iterator[Any], at: Position) -> Iterator[Any]:
-    """Yield batches; tell Accelerate's loader that it is under way, and which batch is the last.
+    """Yield batches, and keep Accelerate's loader informed: epoch, begin, last batch, end.
 
-    `accumulate()` and `gather_for_metrics()` learn it from the loader.
+    `accumulate()` and `gather_for_metrics()` ask the loader.
     """
     if not _is_shard(data):
         yield from batches

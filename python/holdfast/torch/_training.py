@@ -1,4 +1,4 @@
-"""The training of one State: where the program is, and its steps, each begun and done, or left."""
+"""The training of one State: where the program is, and how steps begin, end or are left."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class Training:
         self.results = Results(engine, kept, versions, progress)
         self.sampled = Sampled(engine, kept, progress)
         self.current_epoch: int | None = None  # Of the loop over state.epochs() under way.
-        self.turn = 0  # How often steps() was called in it.
-        self.was_stopped = False  # A wish after its last step ended that loop.
-        self.arrived = progress.n == 0  # At the step from which the others go on.
-        self.has_updated = False  # An optimizer stepped in the step under way.
-        self.left = 0  # The step whose loop over steps() was left after an update, if any was.
+        self.turn = 0  # How often steps() was called in that epoch.
+        self.was_stopped = False  # stop() after the last step of an epoch ended that loop.
+        self.arrived = progress.n == 0  # This process is at the step from which the others go on.
+        self.has_updated = False  # An optimizer made an update in the step under way.
+        self.left = 0  # The step in which the loop was left after an update; 0: none.
         self.replaying = False
         self.drawn = 0  # 1: the position counts the batch of the step under way.
         self.seen = False  # This process has come to the end of a step.
         self.on_commit: list[Callable[[int], Any]] = []
         self._strict = strict
-        self._wish = False  # To stop, from before the step under way.
-        self._attributes: dict[str, Any] = {}  # Of modules, before it.
-        # After the last step of an own loop, or a once() since: what is kept, and what was drawn.
+        self._wish = False  # progress.wish, as before the step under way.
+        self._attributes: dict[str, Any] = {}  # Of modules, before the first step.
+        # Marks of what is kept and of the generators, after the last own step or once(): see below.
         self._left: tuple[dict[str, Any], bytes] | None = None
 
     @property
@@ -55,7 +55,7 @@ class Training:
 
     @property
     def stopped(self) -> bool:
-        """Whether a rank has called stop(), in a step that is done or after the last one."""
+        """Whether any rank has called stop(), in a step that is done or after the last step."""
         return self.progress.stopped or self.was_stopped
 
     # ---- One step -------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ class Training:
         self.engine.observer.began(self.n + 1)
 
     def finish(self, may_wait: bool = False) -> bool:
-        """End a step. False: it was void, and all is as before it; `may_wait` as in commit()."""
+        """End a step. False: it was void, and all is as before it. `may_wait`: see commit()."""
         n, wish, observer = self.n + 1, self.progress.wish, self.engine.observer
         self.engine.drain()
         if observer.voids(n):
@@ -84,7 +84,7 @@ class Training:
             self._remark(advise_of_attributes(self._attributes, now))
             self.seen = True
         self.results.prune()
-        self.sampled.end()  # A void step is brought back in commit().
+        self.sampled.end()  # commit() restores a void step.
         is_made = self.versions.commit(self.has_updated, may_wait, self.sampled.kept)
         self.sampled.leave()
         self.engine.in_step = self.engine.marked = False
@@ -102,7 +102,7 @@ class Training:
         return True
 
     def leave(self, between: Between | None) -> None:
-        """Leave a step undone: all is as before it, with the changes made `between` steps."""
+        """Take a step back. What the program changed `between` the steps before it stays."""
         self.engine.in_step = self.engine.marked = False
         self.sampled.leave()
         self.versions.restore()
@@ -110,14 +110,14 @@ class Training:
             between.put_back(self.kept)
 
     def arrive(self) -> None:
-        """Come to the step from which the others go on, and take back what was done on the way."""
+        """Note that the others' step is reached, and take back changes made on the way."""
         self.versions.restore()
         self.arrived = True
         self.sampled.see_that_nothing_was_guessed()
         self.engine.guessed = False
 
     def advise(self, frame: Any) -> None:
-        """Before the first step of a job, read the loop's source and say what breaks the rule."""
+        """Say before a job's first step where the loop's source seems to break State's rule."""
         is_first = self.engine.first_start and self.engine.seat.place.rank == 0
         if self.seen or self.n or not (is_first or self._strict):
             return
@@ -128,7 +128,7 @@ class Training:
         say_or_refuse(remarks, self._strict, self.engine.seat.say_once)
 
     def _see_that_no_update_was_lost(self) -> None:
-        """Raise if the loop over steps() took no batch after an update, which ends its step."""
+        """Raise UserError if a loop over steps() was left within a step, after an update."""
         if self.left:
             raise UserError(
                 f"the loop over state.steps(...) was left within step {self.left}, after an "
@@ -146,7 +146,7 @@ class Training:
             )
 
     def make_once(self, key: Any, function: Callable[[], Any]) -> Any:
-        """Return the result of a place, made with the others or told."""
+        """Return the result of a key. If there is none yet, make it with the other ranks."""
         if not self.results.knows(key):
             self.engine.observer.once_began(key)
             self.results.make(key, function)
@@ -165,7 +165,7 @@ class Training:
         try:
             yield
         except BaseException:
-            self.engine.drain()  # A sum cut short is marked while the step goes on.
+            self.engine.drain()  # While in_step is set, a sum that fails only marks the step.
             self.leave(between)
             self._note_if_left()
             raise
@@ -181,7 +181,7 @@ class Training:
             self._left = self.kept.marks(), whereabouts()
 
     def _between_own_steps(self) -> Between | None:
-        """Return what came before the first step. UserError: something changed between two."""
+        """Return the changes before the first step. UserError: there are some between two steps."""
         if self._left is not None and self._left[1] != whereabouts():
             self.engine.seat.say_once(
                 "random numbers were drawn between two steps of a loop of your own, where a "

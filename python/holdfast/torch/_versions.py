@@ -1,7 +1,7 @@
-"""The versions of what State keeps: begun, committed or void, and brought back.
+"""The versions of what State keeps: begun, committed or void, and restored.
 
-Version 0 of the session holds each rank's own beginning. Version 1 makes the ranks equal where
-DistributedDataParallel wants it. Then each step, and each result of state.once(), makes a version.
+Version 0 of the session holds what each rank began with. Version 1 gives all ranks the same where
+DistributedDataParallel wants that. Then each step, and each result of state.once(), makes one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from holdfast.torch._plan import Key
 from holdfast.torch._position import Progress
 from holdfast.torch._random import derive
 
-_VOICE: Final = struct.Struct("<3Q")  # Whether to stop, a digest of the replicas, its cost.
+_VOICE: Final = struct.Struct("<3Q")  # Wish to stop; digest of the replicas; its cost.
 
 
 class Versions(_versions.Versions):
@@ -46,11 +46,11 @@ class Versions(_versions.Versions):
         self._gradients = Gradients(kept)
         self._drift = Drift(engine, kept, ddps)
         self._restarted = True  # The version under way is the first that this process begins.
-        self._is_new = False  # Its ranks have greeted each other anew.
-        self._key: Key | None = None  # Of the result under way; None: a step.
+        self._is_new = False  # Its ranks have greeted each other for it: a new generation.
+        self._key: Key | None = None  # Of the result that is made; None: a step is.
         self._behind = True  # This process has not come to the step of the others yet.
-        self._second_due = False  # Some rank has not.
-        self._at = 0  # Everything is as in this version, apart from changes since.
+        self._second_due = False  # Some rank has not, so they greet each other again later.
+        self._at = 0  # The version that was restored or committed last.
         self._join()
 
     def _join(self) -> None:
@@ -75,7 +75,7 @@ class Versions(_versions.Versions):
         engine.in_step = False
 
     def _equalise(self) -> None:
-        """Make version 1: rank 0's parameters and buffers for all, where DDP is."""
+        """Make version 1: all ranks get rank 0's parameters and buffers of DDP modules."""
         self._engine.see_that_others_are_there()
         self._engine.set_phase(Phase.LIVE)
         for ddp in self._ddps:
@@ -87,7 +87,7 @@ class Versions(_versions.Versions):
     # ---- Begin ----------------------------------------------------------------------------------
 
     def begin(self, key: Key | None = None) -> None:
-        """Begin a step, or the result of a key. PeerError: a rank is elsewhere, or has ended."""
+        """Begin a step; with `key`, a result. PeerError: a rank begins something else, or ended."""
         engine = self._engine
         if engine.phase is not Phase.LIVE:
             engine.set_phase(Phase.LIVE)
@@ -106,7 +106,7 @@ class Versions(_versions.Versions):
         no version is begun, and `engine.too_late` says why.
         """
         engine = self._engine
-        engine.settle()  # Of a step that was left by an exception.
+        engine.settle()  # A step that an exception ended may have left some.
         engine.marked = False
         engine.too_late = ""
         try:
@@ -125,7 +125,7 @@ class Versions(_versions.Versions):
             self.greeted = 0
 
     def reformed(self) -> None:
-        """Bring everything back, but do not lose changes since the last step, as a scheduler's."""
+        """Restore, unless this rank is at that version: a scheduler's step since then stays."""
         if self._at != self.session.version:
             self.restore()
 
@@ -137,7 +137,7 @@ class Versions(_versions.Versions):
             return False
         self._second_due = any(hello.behind for hello in hellos)
         if self._restarted and all(hello.restarted for hello in hellos):
-            self._engine.set_phase(Phase.LIVE)  # All come from the same point of the program.
+            self._engine.set_phase(Phase.LIVE)  # All ranks are at the same line of the program.
             self._behind = self._second_due = False
         return True
 
@@ -164,8 +164,8 @@ class Versions(_versions.Versions):
         self._progress.n += 1
         if self._commit(has_updated, see):
             return True
-        if not may_wait:  # Show first that this rank has stopped, so that none waits for a copy.
-            with suppress(LeftError):  # The replay will say so.
+        if not may_wait:  # Stop first, so that no rank waits for a copy of this state.
+            with suppress(LeftError):  # The replay will raise it.
                 self.session.begin_step()
         self.restore()
         return False
@@ -183,7 +183,7 @@ class Versions(_versions.Versions):
         return self._end()
 
     def commit_result(self, key: Key, result: bytes) -> bool:
-        """End a result: the next version is this one plus the result. False: it is void."""
+        """Commit a version that adds a result to the last one. False: it is void."""
         engine = self._engine
         engine.settle()
         if engine.marked:
@@ -208,7 +208,7 @@ class Versions(_versions.Versions):
         return True
 
     def _hear(self) -> bool:
-        """Tell the others whether to stop, and see that replicas are equal. False: a fault came."""
+        """Exchange wishes to stop, and compare the replicas if it is time. False: a fault came."""
         session, progress, drift = self.session, self._progress, self._drift
         if session.world.size == 1:
             progress.stopped = progress.stopped or progress.wish
@@ -220,14 +220,14 @@ class Versions(_versions.Versions):
             return False
         wishes, digests, costs = zip(*given)
         progress.stopped = progress.stopped or any(wishes)
-        if all(digests):  # Each rank has made one.
+        if all(digests):  # All ranks have compared.
             drift.set_next(progress.n, list(costs))
             if len(set(digests)) > 1:
                 drift.name_the_first(session, progress.n)
         return True
 
     def hear_wishes(self) -> bool:
-        """Return whether any rank wishes to stop. Requires: a version was begun for this."""
+        """Return whether any rank wishes to stop. Requires: a version was begun."""
         given = told(self.session, _VOICE, self._progress.wish, 0, 0)
         if given is None:
             self._engine.marked = True
@@ -264,21 +264,21 @@ class Versions(_versions.Versions):
         return self._image.tensors(self.last)
 
     def see_update(self, optimizer: Any) -> None:
-        """Take note of an optimizer's step."""
+        """Look at what an optimizer has updated."""
         self._gradients.see_update(optimizer)
 
 
 class Between:
     """The changes that the program makes between two steps, such as a scheduler's step per epoch.
 
-    The image of a step is made when the step ends, so it does not have these changes. A survivor
-    whose next step is void gets them back from here. A successor makes them again.
+    The image of a step is made when the step ends, so it does not hold these changes. If the next
+    step is void, a survivor gets them back by this object. A successor makes them again itself.
     """
 
     @torch.no_grad()
     def __init__(self, kept: Kept, image: dict[Key, Tensor]) -> None:
-        """`image` holds the tensors of the last step."""
-        # Gradients that are kept may be zeroed now; those that the program drops are not kept.
+        """`image`: the tensors of the last step."""
+        # Gradients count only if the image holds them: then they may have been zeroed since.
         self._with_gradients = any(key[0] == "gradient" for key in image)
         now = dict(kept.walk(self._with_gradients))
         self._tensors = {
@@ -292,12 +292,12 @@ class Between:
         self._generators: list[tuple[torch.Generator, Tensor]] = []
 
     def note_order(self, generators: Sequence[torch.Generator]) -> None:
-        """Have put_back() set these as they are now: the pass's order was drawn from them since."""
+        """Have put_back() set these generators as they are now, after the order was drawn."""
         self._generators = [(generator, generator.get_state()) for generator in generators]
 
     @torch.no_grad()
     def put_back(self, kept: Kept) -> None:
-        """Make the changes again. Requires: everything is as in the image."""
+        """Make the changes again. Requires: the last step was restored."""
         there = {**dict(kept.walk(False)), **self._tensors}
         tensors = {
             key: local(tensor).detach()
@@ -309,7 +309,7 @@ class Between:
             value = self._tensors.get(("gradient", *key))
             if ("gradient", *key) not in self._keys:
                 parameter.grad = None
-            elif value is not None:  # In place, as it may lie in a bucket.
+            elif value is not None:  # In place: it may lie in one of DDP's buckets.
                 old = parameter.grad
                 parameter.grad = value.clone() if old is None else old.copy_(value)
         for generator, state in self._generators:

@@ -19,7 +19,7 @@ from holdfast._say import say
 from holdfast.torch._eager import runs_as_it_is
 
 _Future = torch.futures.Future[Any]
-_LIMIT_S = 600.0  # For a callback behind which other sums wait.
+_LIMIT_S = 600.0  # How long other sums wait for a callback.
 
 
 @runs_as_it_is
@@ -58,7 +58,7 @@ class Done(dist.Work):
         return self._result
 
     def synchronize(self) -> None:
-        """Wait until it is complete."""
+        """Wait until the operation is complete."""
         self.wait()
 
 
@@ -72,14 +72,14 @@ class Later(Done):
         self._operation: Callable[[], None] | None = operation
 
     def wait(self, timeout: Any = None) -> bool:
-        """Carry it out, once."""
+        """Carry the operation out, if no call has yet."""
         if self._operation is not None:
             self._operation()
             self._operation = None
         return True
 
     def is_completed(self) -> bool:
-        """Look."""
+        """Return whether the operation was carried out."""
         return self._operation is None
 
     def get_future(self) -> _Future:
@@ -97,7 +97,7 @@ class _Result(torch.futures.Future[Any]):
         self._runner = runner
 
     def wait(self) -> Any:
-        """Wait until it is complete. A callback of another sum carries it out itself."""
+        """Wait until it is complete. On the Runner's own thread, carry it out."""
         self._runner.help(self)
         return super().wait()
 
@@ -107,20 +107,20 @@ class Promised(Done):
     """An operation that a Runner carries out."""
 
     def __init__(self, result: Any, runner: Runner) -> None:
-        """Hold the output tensors, which are valid when it is complete."""
+        """Hold the output tensors, which are valid once the operation is complete."""
         super().__init__(result)
         self._future = _Result(runner)
 
     def complete(self) -> None:
-        """Mark it as complete. Its callbacks run here."""
+        """Mark the operation as complete. Its callbacks run in here."""
         self._future.set_result(self._result)
 
     def fail(self, error: Exception) -> None:
-        """Mark it as failed: it will never be complete."""
+        """Mark the operation as failed: it will never be complete."""
         self._future.set_exception(error)
 
     def wait(self, timeout: Any = None) -> bool:
-        """Wait until it is complete."""
+        """Wait until the operation is complete."""
         self._future.wait()
         return True
 
@@ -129,11 +129,11 @@ class Promised(Done):
         return self._future
 
     def is_completed(self) -> bool:
-        """Look."""
+        """Return whether the operation is complete."""
         return self._future.done()
 
     def result(self) -> Any:
-        """Return the output tensors when they are valid."""
+        """Wait, and return the output tensors."""
         self.wait()
         return self._result
 
@@ -143,14 +143,14 @@ class _Task(NamedTuple):
 
     operation: Callable[[], None]
     work: Promised
-    inference: bool  # The caller was in inference mode: its tensors can be changed nowhere else.
+    inference: bool  # The caller was in inference mode: only there can its tensors be changed.
     over: threading.Event  # The work is complete, and so are its callbacks.
 
 
 class Runner:
-    """Carries out operations one after another while the caller goes on, say with a backward pass.
+    """Carries out operations, one after another, on a thread while the caller goes on.
 
-    An error is kept for settle(), since not everybody who waits can take an exception.
+    An error is kept for settle(): some that wait for an operation can not handle an exception.
     """
 
     def __init__(self) -> None:
@@ -166,8 +166,8 @@ class Runner:
     def start(self, operation: Callable[[], None], result: Any) -> Promised:
         """Start an operation.
 
-        The callback of another operation runs on the only thread that carries out operations, so
-        there it is carried out at once.
+        A callback of an earlier operation runs on the runner's only thread. An operation that it
+        starts is carried out at once.
         """
         work = Promised(result, self)
         task = _Task(operation, work, torch.is_inference_mode_enabled(), threading.Event())
@@ -187,17 +187,17 @@ class Runner:
         return work
 
     def help(self, future: _Future) -> None:
-        """In a callback that waits for a later sum, carry out that sum and those before it.
+        """Carry out operations up to that of `future`, if a callback is what waits for it.
 
-        Nobody else would: the thread that carries out sums is the one that waits. The sums run in
-        the order of their calls, so that all ranks do the same.
+        The callback runs on the thread that carries out operations, so nobody else would do so. The
+        order stays that of the calls, the same on all ranks.
         """
         while threading.current_thread() is self._thread and not future.done():
             try:
                 task = self._queue.get_nowait()
             except Empty:
                 return
-            if task is None:  # The end, which has to wait.
+            if task is None:  # stop() has put the end mark: leave it for later.
                 self._queue.put(None)
                 return
             self._carry_out(task)
@@ -205,7 +205,7 @@ class Runner:
     def drain(self) -> bool:
         """Wait until everything that was started is complete, callbacks included.
 
-        Return whether there was anything. Within an operation or a callback: do nothing.
+        Return whether there was anything to wait for. In an operation or a callback, do nothing.
         """
         last = self._last_over
         if last.is_set() or threading.current_thread() is self._thread:
@@ -214,14 +214,14 @@ class Runner:
         return True
 
     def settle(self) -> None:
-        """Drain, then raise the first error."""
+        """Wait as drain() does, then raise the first error."""
         self.drain()
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def stop(self) -> None:
-        """End the thread after the operations already started. The next one makes a new thread."""
+        """End the thread after the operations already started. start() makes a new thread."""
         if self._thread is not None:
             self._thread = None
             self._queue.put(None)
@@ -230,10 +230,10 @@ class Runner:
     def _run(self, queue: SimpleQueue[_Task | None]) -> None:
         while (task := queue.get()) is not None:
             self._carry_out(task)
-            del task  # It holds the group and its tensors.
+            del task  # It would keep the group and its tensors alive.
 
     def _carry_out(self, task: _Task) -> None:
-        # A thread begins with gradients on, whatever the caller had.
+        # These modes are per thread, so take the caller's inference mode over.
         with torch.inference_mode(task.inference), torch.no_grad():
             try:
                 if self._error is None:
@@ -243,17 +243,17 @@ class Runner:
             outer, self._calling_since = self._calling_since, time.monotonic()
             try:
                 task.work.complete()
-            except BaseException as error:  # Of a callback.
+            except BaseException as error:  # Raised by a callback.
                 self._error = self._error or error
             finally:
                 self._calling_since = outer and time.monotonic()
                 task.over.set()
 
     def _watch(self, queue: SimpleQueue[_Task | None], stopped: threading.Event) -> None:
-        """Fail a callback that can never end, since it waits for another callback of a later sum.
+        """Fail operations that wait behind a callback which can never end.
 
-        It could wait for the sum itself, see help(); the future of torch's `then` can not ask for
-        it.
+        Such a callback waits for another callback of a later sum, by the future of torch's then().
+        It could wait for the sum's own future, which calls help().
         """
         while not stopped.wait(_LIMIT_S / 2):
             since = self._calling_since
@@ -264,7 +264,7 @@ class Runner:
                 f"behind it ({queue.qsize()}); a callback can not wait for what another callback "
                 "makes of a later sum: let it wait for that sum's own work, or return a future"
             )
-            say(str(error))  # A waiter in C++ gets another error.
+            say(str(error))  # A waiter in C++ does not get this text.
             self._error = self._error or error
             with contextlib.suppress(Empty):
                 while True:
@@ -285,20 +285,20 @@ class Started(Later):
         copy: Callable[[], Any],
         lose: Callable[[], None],
     ) -> None:
-        """Call `copy` when the data has arrived; if it will not, `cut_short` and `lose`."""
+        """Call `copy` once the data has arrived. After a fault, call `cut_short`, then `lose`."""
         super().__init__(tensors, lambda: None)
-        work.hold(tensors)  # It was given their addresses, and may outlive this.
+        work.hold(tensors)  # It uses their memory, and may outlive this object.
         self._cut_short, self._work, self._copy, self._lose = cut_short, work, copy, lose
         self._status: int = _abi.Status.PENDING
 
     def wait(self, timeout: Any = None) -> bool:
-        """Wait until the other side has done its part, or a fault comes."""
+        """Wait until the other rank has done its part, or a fault comes."""
         while self._status == _abi.Status.PENDING:
             self._settle(self._work.poll(100))  # In slices, so that Ctrl-C is seen.
         return True
 
     def is_completed(self) -> bool:
-        """Look."""
+        """Return whether the operation has ended."""
         if self._status == _abi.Status.PENDING:
             self._settle(self._work.poll(0))
         return self._status != _abi.Status.PENDING

@@ -22,7 +22,7 @@ VARIABLE: Final = "_HOLDFAST_VERIFY"
 
 
 class _Finder:
-    """Calls a function when a module has been imported."""
+    """Import hook that calls a function when a certain module has been imported."""
 
     def __init__(self, name: str, then: Callable[[types.ModuleType], None]) -> None:
         self._name, self._then = name, then
@@ -45,7 +45,7 @@ class _Finder:
 
 
 def _seed(rank: int | None) -> None:
-    """Give a program that seeds nothing the same numbers in each run, but a successor others."""
+    """Seed by rank and attempt: equal draws in each run, but other draws in a successor."""
     life = os.environ.get("HOLDFAST_ATTEMPT", "0") if rank is not None else "spare"
     number = random.Random(f"{rank} {life}").getrandbits(31)
     random.seed(number)

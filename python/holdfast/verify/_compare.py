@@ -19,7 +19,7 @@ class Difference:
     """Something that differs."""
 
     kind: str  # state, print, file, memory, end
-    step: int  # The first after which it differs.
+    step: int  # The first step after which it differs.
     rank: int
     name: str
     text: str  # For people.
@@ -53,7 +53,7 @@ class _First:
 
 
 def _states(clean: Record, other: Record) -> _First | None:
-    """Return the first step after which a rank's State differs."""
+    """Return the first step after which any rank's State differs."""
     found: list[_First] = []
     for number, rank in other.ranks.items():
         was = dict(clean.ranks[number].states) if number in clean.ranks else {}
@@ -155,13 +155,13 @@ def _words(printed: _prints.Printed) -> str:
 
 
 def _short(path: str, clean: Outcome) -> str:
-    """Return a file's name as the user knows it: in the copy it has another folder."""
+    """Return a file's name as the user knows it, without the folder of the copy."""
     work = f"{clean.folder.parent}/work/"
     return path.removeprefix(work) if path.startswith(work) else path
 
 
 def blamed(kills: Sequence[Kill], differences: Sequence[Difference]) -> Kill | None:
-    """Return the kill after which the first difference came."""
+    """Return the last kill before the first difference."""
     steps = [d.step for d in differences]
     steps += [thing.step for d in differences for thing in d.culprits]
     if not kills or not steps:

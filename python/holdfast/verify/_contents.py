@@ -1,4 +1,4 @@
-"""The things that a State of PyTorch keeps."""
+"""The things that a State of holdfast.torch keeps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.verify._probe import Told
 
 
 def things_of(state: Any) -> Iterator[Any]:
-    """Yield the objects themselves: those of the program may hold more than they tell State."""
+    """Yield the kept objects. One of the program's classes may hold more than its state_dict()."""
     kept = state.kept
     yield from (tensor for _, tensor in kept.walk(True))
     yield from kept.optimizers.values()

@@ -95,7 +95,7 @@ class Course:
         return self._end(clean, verdicts)
 
     def _can_be_compared_with(self, clean: Outcome) -> bool:
-        """Whether other runs can be compared with the first one; if not, say why."""
+        """Return whether other runs can be compared with the first one. If not, say why."""
         if clean.hung or clean.code != 0:
             how = "does not end" if clean.hung else f"ends with code {clean.code}"
             say(f"the program {how} undisturbed, so nothing was verified\n{clean.tail()}")
@@ -124,7 +124,7 @@ class Course:
         return outcome
 
     def _unseen(self) -> str:
-        """Return what is added to the report if the program is only seen from outside."""
+        """Return what the report adds if the program is only seen from outside."""
         if not self._launcher.from_outside:
             return ""
         return (

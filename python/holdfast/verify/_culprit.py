@@ -38,25 +38,25 @@ class Remembered:
 
     name: str
     rank: int
-    step: int  # The first after which it differs.
+    step: int  # The first step after which it differs.
     was: str
     now: str
-    lasts: bool = True  # It differs at the end of a step. Else only as a replay begins.
+    lasts: bool = True  # It differs at a step's end, not only when a step begins.
 
     @property
     def words(self) -> set[str]:
-        """Return the words of its name."""
+        """Return the words of the variable's name."""
         return set(_WORD.findall(self.name.replace("(closure of", "").replace("(local of", "")))
 
     @property
     def leaf(self) -> str:
-        """Return the last part of its name: `n` of `a.n (local of f)`."""
+        """Return the last part of the variable's name: `n` of `a.n (local of f)`."""
         head = re.sub(r"\[[^]]*\]", "", self.name.partition(" (")[0])
         return head.rpartition(".")[2]
 
     @property
     def root(self) -> str:
-        """Return the first part of its name."""
+        """Return the first part of the variable's name: `a` of `a.n (local of f)`."""
         return re.split(r"[.\[ ]", self.name)[0]
 
 
@@ -100,11 +100,11 @@ class Source:
                 self._fresh |= _fresh_names(tree)
 
     def sets_first(self, thing: Remembered) -> bool:
-        """Whether each loop sets the variable before it reads it, so that nothing goes on by it."""
+        """Return whether each loop sets the variable before reading it, so that no value stays."""
         return thing.root in self._fresh and "closure" not in thing.name
 
     def changes(self, thing: Remembered) -> bool:
-        """Whether the program's source changes it from step to step."""
+        """Return whether the program's source changes a variable from step to step."""
         if _GENERATOR.match(thing.was):
             return True
         return thing.leaf in self._changed or thing.root in self._changed
@@ -136,7 +136,7 @@ def culprits(
         return (
             not (thing.words & read),
             not source.changes(thing),
-            "nothing" in (thing.was, thing.now),  # Most of these a step sets before it reads them.
+            "nothing" in (thing.was, thing.now),  # A step sets most of these before it reads them.
             thing.step,
             len(thing.name),
         )
@@ -210,7 +210,7 @@ def _changed_names(tree: ast.Module) -> set[str]:
 
 
 def _counted_by(node: ast.AST) -> set[str]:
-    """Return `i` of `for i, x in enumerate(...)`, which counts on from turn to turn."""
+    """Return `i` of `for i, x in enumerate(...)`, which counts from one iteration to the next."""
     if not isinstance(node, ast.For) or not isinstance(node.iter, ast.Call):
         return set()
     function, target = node.iter.func, node.target

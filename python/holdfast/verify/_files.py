@@ -13,8 +13,8 @@ from typing import Final
 
 from holdfast.verify._mirror import digest_of
 
-_TEXT: Final = 4 << 20
-_PACKED: Final = (b"PK", b"\x80", b"\x93NUMPY")
+_TEXT: Final = 4 << 20  # Most bytes of a text file that is compared by lines.
+_PACKED: Final = (b"PK", b"\x80", b"\x93NUMPY")  # How files of torch, pickle and NumPy begin.
 
 
 @dataclass(frozen=True)

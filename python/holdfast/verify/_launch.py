@@ -32,7 +32,7 @@ _LOOK_EVERY_S: Final = 0.2
 _STRIKE_EVERY_S: Final = 0.002
 _END_S: Final = 30.0
 _RESTARTS: Final = 2
-_LAST: Final = 6  # Lines of a log.
+_LAST: Final = 6  # Lines of each log that are shown.
 _REFUSAL: Final = re.compile(r"holdfast\._errors\.UserError: (.+)")
 _TAIL: Final = 1 << 16
 _PR_SET_PDEATHSIG: Final = 1
@@ -51,7 +51,7 @@ class Outcome:
     seconds: float
     folder: Path
     record: Record
-    files: dict[str, Path] = field(default_factory=dict)  # Made by the run.
+    files: dict[str, Path] = field(default_factory=dict)  # Files that the run made.
 
     def refusal(self) -> str:
         """Return the sentence with which Holdfast itself refused the program, if it did."""
@@ -79,20 +79,20 @@ class Launcher:
         self._options, self._folder, self._progress = options, folder, progress
         self._here = Path.cwd()
         self.links: list[str] = []
-        self._elsewhere: dict[str, bool] = {}  # Written outside the folder: was it new at first?
+        self._elsewhere: dict[str, bool] = {}  # Files outside: new in the first run?
 
     @property
     def from_outside(self) -> bool:
-        """Whether the program is only seen from outside."""
+        """Whether the program is only seen from outside: see Options.from_outside."""
         return self._options.from_outside
 
     def look_from_outside(self, clean: Outcome) -> None:
-        """Read a Python program's steps from its trace, here and in all runs to come."""
+        """Read a Python program's steps from its trace, in `clean` and in all later runs."""
         self._options = dataclasses.replace(self._options, kind="python")
         clean.record = record(clean.folder / "trace", clean.folder / "log", ())
 
     def run(self, order: Order, patience_s: float) -> Outcome:
-        """Make a run. It has hung if it does nothing for `patience_s`."""
+        """Make a run. It has hung if it makes no step for `patience_s` seconds."""
         folder = self._folder / order.name
         folder.mkdir()
         work = self._folder / "work"
@@ -133,14 +133,14 @@ class Launcher:
         made_ = killer.made if killer is not None else ()
         notes = record(folder / "trace", folder / "log", made_) if outside else read(folder)
         outcome = Outcome(order, job.returncode, hung, seconds, folder, notes)
-        os.rename(work, folder / "work")  # All runs used the same path.
+        os.rename(work, folder / "work")  # Every run has the same path while it runs.
         work.symlink_to(self._folder / "undisturbed" / "work")  # To look up source.
         outcome.files = made(self._here, folder / "work")
         self._take_what_lies_elsewhere(outcome)
         return outcome
 
     def _command(self, order: Order, folder: Path) -> list[str]:
-        # All kills of a rank may come in the same step.
+        # The limit counts restarts without a step between; all kills of a rank may be in one step.
         restarts = str(_RESTARTS + max(Counter(k.rank for k in order.kills).values(), default=0))
         ranks, command, log = str(self._options.ranks), self._options.command, folder / "log"
         child = ("-m", "holdfast.verify._child", *command)
@@ -164,7 +164,7 @@ class Launcher:
     def _environment(self, order: Order, folder: Path) -> dict[str, str]:
         environment = dict(os.environ)
         environment[VARIABLE] = str(folder / "plan.json")
-        environment["HOLDFAST_REHEARSALS"] = "0"  # Only what is asked for is compared.
+        environment["HOLDFAST_REHEARSALS"] = "0"  # verify makes its own comparisons.
         if order.name != UNDISTURBED.name:  # verify itself names what drifts.
             environment.setdefault("HOLDFAST_DRIFT", "warn")
         if self._options.from_outside or order.name == UNDISTURBED.name:
@@ -172,7 +172,7 @@ class Launcher:
         environment.setdefault("PYTHONHASHSEED", "0")
         path = [os.path.abspath(p) for p in environment.get("PYTHONPATH", "").split(":") if p]
         if _PACKAGES not in path and os.path.basename(_PACKAGES) not in _INSTALLED:
-            path.append(_PACKAGES)  # It was found there when we were started.
+            path.append(_PACKAGES)  # The package was imported from there.
         if path:
             environment["PYTHONPATH"] = os.pathsep.join(path)
         return environment

@@ -1,9 +1,9 @@
-"""Watches the steps of a MindSpore program: wraps holdfast.mindspore's Steps, which makes them.
+"""Watches the steps of a MindSpore program, by wrapping the class Steps of holdfast.mindspore.
 
 A step here is everything that is committed at once: a step of Model.train or of state.steps, a
-state.once, or the end of an epoch. It has three places: its beginning ("forward"), a moment in its
-midst ("backward"), and its end ("update"). A graph is one piece, its sums included, so there are no
-other places.
+state.once, or the end of an epoch. A step has three places: its beginning ("forward"), a moment in
+the middle ("backward"), and its end ("update"). A graph is one piece, its sums included, so there
+are no other places.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Kept:
 
     @property
     def n(self) -> int:
-        """Steps that are done."""
+        """The number of steps that are done."""
         return int(self.steps.n)
 
     def stop(self) -> None:

@@ -11,9 +11,9 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-_FILE: Final = 16 << 20
-_FOLDER_FILES: Final = 2000
-_FOLDER_BYTES: Final = 256 << 20
+_FILE: Final = 16 << 20  # Most bytes of a file that is copied.
+_FOLDER_FILES: Final = 2000  # Most files in a folder that is copied.
+_FOLDER_BYTES: Final = 256 << 20  # Most bytes in such a folder.
 _LEFT_OUT: Final = frozenset((".git", "__pycache__", "holdfast-logs", ".pytest_cache"))
 
 
@@ -42,7 +42,7 @@ def mirror(source: Path, target: Path, without: Path) -> list[str]:
 
 
 def _is_large(folder: Path) -> bool:
-    """Whether a folder is too large to copy."""
+    """Return whether a folder is too large to copy, or is a virtual environment."""
     if (folder / "pyvenv.cfg").exists():
         return True
     files = size = 0

@@ -1,4 +1,4 @@
-"""Writes the notes of a process of a run: each is a line of JSON, in one file per rank.
+"""Writes the notes of one process in a run: each is a line of JSON, in one file per rank.
 
 A spare has no rank until it takes a place. Its notes are held back until then.
 """
@@ -9,7 +9,7 @@ import json
 import os
 from typing import Any, Final
 
-# Follows the rank in a file's name.
+# Ends the name of a file of notes: rank-<rank>.jsonl.
 SUFFIX: Final = ".jsonl"
 
 

@@ -26,10 +26,10 @@ class Observer:
         contents: Callable[[Any], Iterable[tuple[str, Any]]],
         kept: Callable[[Any], Iterable[Any]] = lambda _: (),
     ) -> None:
-        """`plan` is what the parent has written; see _launch.py."""
-        self._kept = kept  # The things that a state holds.
+        """`plan`: what the parent has written; see _launch.py."""
+        self._kept = kept  # Yields the objects that a state holds.
         self._seat = seat
-        self._contents = contents  # Of a state, by name.
+        self._contents = contents  # Yields the contents of a state, by name.
         self._notes = notes
         self._places = places
         self._probe = Probe()
@@ -42,7 +42,7 @@ class Observer:
         self._stop: Callable[[], None] = lambda: None
 
     def opened(self, state: Any) -> None:
-        """Note that State was made: this rank is as after step state.n."""
+        """Note that State was made, with state.n steps done."""
         self._state = state
         rank = int(self._seat.place.rank)
         self._notes.open(rank)
@@ -55,12 +55,12 @@ class Observer:
         self._places.begin(rank, done)
 
     def began(self, n: int) -> None:
-        """Note what step n begins with. A replay may begin with something else."""
+        """Note what the program holds as step n begins. A replay may begin with something else."""
         self._places.began()
         self._notes("begins", n=n, memory=self._look(sys._getframe(1)))
 
     def voids(self, n: int) -> bool:
-        """Whether step n is to be void on all ranks."""
+        """Return whether step n has to be void, as on all ranks."""
         if not self._void or n in self._tried:
             return False
         self._tried.add(n)
@@ -87,12 +87,12 @@ class Observer:
             self._stop()
 
     def once_began(self, key: Any) -> None:
-        """Take note that a state.once begins."""
+        """Tell the places that a state.once begins."""
         if not _is_ours(key):
             self._places.once_began()
 
     def once_done(self, key: Any) -> None:
-        """Take note that it has ended."""
+        """Tell the places that a state.once has ended."""
         if not _is_ours(key):
             self._places.once_done()
 
@@ -100,7 +100,7 @@ class Observer:
         """Do nothing: the beginning of an epoch is no place."""
 
     def epoch_ended(self, epoch: int) -> None:
-        """Take note that an epoch has ended, and what the program does after it."""
+        """Count a place between epochs: the epoch's body has ended."""
         self._places.at("between epochs")
 
     def ended(self) -> None:
@@ -116,5 +116,5 @@ class Observer:
 
 
 def _is_ours(key: Any) -> bool:
-    """Whether state.epochs itself asked for this result: whether any rank wished to stop."""
+    """Return whether state.epochs itself asks for this result, to learn of wishes to stop."""
     return isinstance(key, tuple) and key[-1:] == ("stop",)

@@ -53,7 +53,7 @@ class Options:
     """The program to verify, and how to verify it."""
 
     command: tuple[str, ...]  # -m if it is a module, the program, its arguments.
-    kind: str  # torch, mindspore; or, seen from outside: native, python.
+    kind: str  # torch or mindspore; only seen from outside: native or python.
     ranks: int
     steps: int
     quick: bool
@@ -66,7 +66,7 @@ class Options:
 
     @property
     def from_outside(self) -> bool:
-        """Whether the program holds nothing of ours but the library, so that verify is outside."""
+        """Whether verify only sees the program from outside: its trace, output and files."""
         return self.kind in ("native", "python")
 
 
@@ -153,8 +153,8 @@ def _program(options: argparse.Namespace) -> tuple[tuple[str, ...], str]:
     if path.suffix != ".py":
         return (str(path.resolve()), *options.arguments), "native"
     kind = "mindspore" if _MINDSPORE.search(path.read_text(errors="replace")) else "torch"
-    absolute, here = Path(os.path.abspath(path)), Path.cwd()  # Without `..`.
-    if absolute.is_relative_to(here):  # Run its copy.
+    absolute, here = Path(os.path.abspath(path)), Path.cwd()  # Without `..`, but with links.
+    if absolute.is_relative_to(here):  # A relative path leads to the copy.
         return (str(absolute.relative_to(here)), *options.arguments), kind
     return (str(absolute), *options.arguments), kind
 

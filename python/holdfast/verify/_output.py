@@ -29,13 +29,13 @@ class Output:
     """The output of this process, line by line."""
 
     def __init__(self, notes: Notes) -> None:
-        """Write it to `notes` once the rank is known to be 0."""
+        """Note the output in `notes`, which hold it back until the rank is known."""
         self._notes = notes
         self._rest: dict[int, str] = {}
         self._source: dict[int, list[tuple[str, int]]] = {}
         self._off = False
         self._pid = os.getpid()
-        self.done = -1  # Steps; -1: before State.
+        self.done = -1  # Steps that are done; -1: before State.
 
     def open(self, rank: int) -> None:
         """Take the rank: only rank 0 notes its output."""
@@ -57,10 +57,10 @@ class Output:
             )
             tee._told = self
             setattr(sys, name, tee)
-            setattr(self, f"_{name}", stream)  # If it ended, the buffer would be closed.
+            setattr(self, f"_{name}", stream)  # Held: its end would close the buffer.
 
     def take(self, stream: Any, text: str, frame: FrameType | None) -> None:
-        """Take text that was written. A line is credited to the source line that began it."""
+        """Take text that was written. A line belongs to the source line that began to print it."""
         if self._off or os.getpid() != self._pid:
             return
         key = id(stream)
@@ -75,9 +75,9 @@ class Output:
 
 
 def _source_of(frame: FrameType | None) -> list[tuple[str, int]]:
-    """Return the program's line that prints and the line that called it, as it may be in a helper.
+    """Return the program's line that prints, and the line that called it: a helper may print.
 
-    Return nothing if a library prints something by itself.
+    Return nothing if a library prints by itself.
     """
     found: list[tuple[str, int]] = []
     while frame is not None and len(found) < 2:

@@ -1,7 +1,7 @@
 """Kills programs from outside, and compares them by what their traces say about each step.
 
-No step is made void without a kill, and no variable is named. We have nothing within such a program
-but the library, which writes the trace.
+No step is made void without a kill, and no variable is named: nothing of verify runs within such a
+program. Only Holdfast's library does, which writes the trace.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from holdfast.verify._plan import Order
 from holdfast.verify._records import Line, Rank, Record
 
 _NUMBER: Final = re.compile(r"[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf")
-_EACH: Final = 4  # Kills of a rank in a run.
+_EACH: Final = 4  # Kills of a rank in one run.
 
 
 class Trace:
     """The trace that the processes of a run have written so far."""
 
     def __init__(self, folder: Path) -> None:
-        """Read below `folder`, which HOLDFAST_TRACE names."""
+        """Read the files in `folder`, which HOLDFAST_TRACE names."""
         self._folder = folder
         self._read: dict[Path, int] = {}
 
@@ -45,7 +45,7 @@ class Killer:
     """Kills ranks as they come to steps."""
 
     def __init__(self, folder: Path, kills: Sequence[Kill]) -> None:
-        """`folder` is that of the trace."""
+        """`folder`: where the trace is written."""
         self._trace = Trace(folder)
         self._kills = sorted(kills, key=lambda kill: kill.done)
         self._dead: set[int] = set()
@@ -53,7 +53,7 @@ class Killer:
         self.step = 0
 
     def look(self) -> None:
-        """Kill each rank that has come to its step."""
+        """Kill each rank that has come to the step of one of its kills."""
         for event in self._trace.new():
             if event["event"] != "step":
                 continue
@@ -68,7 +68,7 @@ class Killer:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
-            return  # It has ended already.
+            return  # The process has ended already.
         self._dead.add(pid)
         self._kills.remove(kill)
         self.made.append(kill)

@@ -1,7 +1,6 @@
 """The places of a program at which a process can be killed, and the kills themselves.
 
-A kill names the rank, the place, the steps that are done, and which of the places of this kind
-since then it is. It is made only once: the process that makes it leaves a file with its number.
+A kill is made only once: the process that makes it leaves a file with the kill's number.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, Final
 
 IN_STEP: Final = ("forward", "backward", "sum", "update")
 BETWEEN: Final = ("between steps", "between epochs", "evaluation", "save")
-OUTSIDE: Final = "any moment"  # From outside.
+OUTSIDE: Final = "any moment"  # For kills from outside.
 PLACES: Final = (*IN_STEP, *BETWEEN, OUTSIDE)
 
 
@@ -51,7 +50,7 @@ class Places:
         self.live = False  # Between State and the end.
 
     def begin(self, rank: int, done: int) -> None:
-        """Take the rank, of which `done` steps are done."""
+        """Take the rank and the number of steps that are done."""
         self.rank = rank
         self._kills = [k for k in self._kills if k.rank == rank and not self._was_made(k)]
         self.live = True
@@ -72,7 +71,7 @@ class Places:
             self._count[place] = 0
 
     def ended(self, done: int) -> dict[str, int]:
-        """End a step; return how often each place came in it."""
+        """End a step; return how often the program came to each place in it."""
         self.in_step = False
         counts = {place: self._count[place] for place in IN_STEP if self._count[place]}
         self._set(done)
@@ -93,7 +92,7 @@ class Places:
             self.make(kill)
 
     def make(self, kill: Kill) -> None:
-        """End this process as a kill from outside would, once."""
+        """Kill this process, unless an earlier process of the rank made this kill."""
         with contextlib.suppress(FileExistsError):
             path = f"{self._folder}/killed-{kill.number}"
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
@@ -159,7 +158,7 @@ class Places:
         if sys.modules["torch"].compiler.is_compiling():
             return
         if self._in_once and not self.in_step:
-            self._in_once = False  # The first pass of an evaluation.
+            self._in_once = False  # Only the first forward pass of an evaluation counts.
             self.at("evaluation")
         if not self.in_step:
             return
@@ -170,11 +169,11 @@ class Places:
                 out.register_hook(lambda gradient: self.make(kill))
 
     def once_began(self) -> None:
-        """Begin a state.once, which may be an evaluation."""
+        """Note that a state.once begins, which may be an evaluation."""
         self._in_once = True
 
     def once_done(self) -> None:
-        """End it. If no module ran in it, its end is the place of the evaluation."""
+        """Note the end of a state.once. If no module ran in it, count an evaluation here."""
         if self._in_once:
             self._in_once = False
             self.at("evaluation")

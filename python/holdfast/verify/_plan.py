@@ -27,7 +27,7 @@ class Order:
 UNDISTURBED: Final = Order("undisturbed", "undisturbed")
 AGAIN: Final = Order("again", "undisturbed once more")
 VOID: Final = Order("void", "every step void once", void=True)
-# The kills of a quick look: a place, and which rank is killed there.
+# The kills of --quick: a place, and an index into the ranks.
 _QUICK: Final = (
     ("forward", -1),
     ("update", 0),
@@ -55,7 +55,7 @@ def kill_runs(record: Record, spares: Sequence[str], quick: bool) -> list[Order]
 
 
 def epochs_of(record: Record, kills: Iterable[Kill]) -> set[int]:
-    """Return the epochs in which kills are made: of the step under way, else of the last one."""
+    """Return the epochs of kills: that of the step under way, or else of the last step done."""
     epochs = record.epochs
     steps = [kill.done + (kill.place in IN_STEP) for kill in kills]
     return {epochs[n] for n in steps if n in epochs}
@@ -68,10 +68,10 @@ def _spares(number: str) -> str:
 def _kills(
     record: Record, chosen: Sequence[tuple[int, str]], turn: int, turns: int
 ) -> tuple[Kill, ...]:
-    """Return a kill of each chosen rank and place that the program has, all over its steps.
+    """Return a kill for each chosen rank and place that the program has, spread over its steps.
 
-    The steps are cut into as many parts as there are kills, and each kill is in another part. The
-    next of the `turns` has each place in the next part, and somewhat later there.
+    The steps are divided into as many parts as there are kills, with one kill in each part. In the
+    next of the `turns` runs, each place moves to the next part, and somewhat later within it.
     """
     there = [(rank, place, found) for rank, place in chosen if (found := _at(record, rank, place))]
     kills = []
@@ -85,7 +85,7 @@ def _kills(
 
 
 def _at(record: Record, rank: int, place: str) -> list[tuple[int, int]]:
-    """Return where a rank may be killed at a place: the steps done, and which one since then."""
+    """Return where a rank may be killed at a place: pairs of Kill.done and Kill.nth."""
     own, steps = record.ranks[rank], record.steps
     if place in IN_STEP:
         having = [n for n in range(1, steps + 1) if own.places.get(n, {}).get(place)]

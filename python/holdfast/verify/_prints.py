@@ -16,11 +16,11 @@ Source = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True)
 class Printed:
-    """A line of source printed something else."""
+    """A difference in what one line of source printed."""
 
     source: Source
-    n: int
-    was: str  # Empty: nothing.
+    n: int  # Steps that were done.
+    was: str  # Empty: nothing was printed.
     now: str
 
 
@@ -55,7 +55,7 @@ class Masks:
                 self._places[source] = places
 
     def ignores(self, source: Source) -> bool:
-        """Whether the whole output of a line of source may differ."""
+        """Return whether all output of a line of source may differ."""
         return source in self._all
 
     def cover(self, source: Source, text: str) -> str:
@@ -83,7 +83,7 @@ def compare(clean: Record, other: Record, masks: Masks) -> list[Printed]:
         first = min([*missing[:1], *extra[:1]], key=lambda line: line.n)
         a = next((line for line in missing if line.n == first.n), None)
         b = next((line for line in extra if line.n == first.n), None)
-        if a is None and b is not None:  # It was replayed with other numbers.
+        if a is None and b is not None:  # A replay may have printed other numbers.
             a = next((line for line in lines if line.n == first.n), None)
         found.append(Printed(source, first.n, a.text if a else "", b.text if b else ""))
     return sorted(found, key=lambda printed: printed.n)

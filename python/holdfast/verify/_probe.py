@@ -39,32 +39,32 @@ from holdfast.verify._culprit import tree_of
 
 _NODES: Final = 20_000
 _DEEP: Final = 7
-_EACH: Final = 32  # A container of more parts is one thing.
+_EACH: Final = 32  # Of a container with more parts, only a digest is noted.
 _ITERATORS: Final = ("builtins", "itertools")
-_OF_A_PACKAGE: Final = 60  # Modules; a larger installed package is no part of the program.
+_OF_A_PACKAGE: Final = 60  # Most modules of an installed package that counts as the program's.
 
 
 class Told(NamedTuple):
-    """An object of the program's own, and digests of what it tells State that it holds."""
+    """An object of a class of the program's, and digests of the values in its state_dict()."""
 
     thing: Any
     values: frozenset[str]
 
 
 class Probe:
-    """The memory of the program, as it changes."""
+    """Finds what has changed in the memory of the program."""
 
     def __init__(self) -> None:
         """Begin without an earlier look."""
-        self._known: dict[str, str] = {}  # From the last look. Only changes are noted.
+        self._known: dict[str, str] = {}  # What the last look found.
         self._set: frozenset[str] | None = None  # Attributes that the program's source sets.
 
     def look(
         self, frame: types.FrameType | None, kept: Iterable[Any] = ()
     ) -> dict[str, str | None]:
-        """Return what has changed since the last look: name → what it holds; None: it is gone.
+        """Return what has changed since the last look: name → text of its value; None: it is gone.
 
-        `kept`: things of State, which are not looked into.
+        `kept`: objects in State, which are left out.
         """
         if self._set is None:
             self._set = frozenset(_attributes_set_in(sources(frame)))
@@ -81,7 +81,7 @@ class _Look:
     def __init__(self, attributes_set: frozenset[str], kept: Iterable[Any]) -> None:
         self._set = attributes_set
         self._found: dict[str, str] = {}
-        # Held, so that no number is given twice.
+        # By id. Held, so that no id is used again.
         self._seen: dict[int, Any] = {}
         self._told: dict[int, frozenset[str]] = {}
         for thing in kept:
@@ -154,7 +154,7 @@ class _Look:
             self._object(name, thing, depth)
 
     def _iterator(self, name: str, thing: Any, depth: int) -> None:
-        """Take how much is left in an iterator of Python's own, or what it goes through."""
+        """Note how much is left in one of Python's own iterators, or look into it."""
         left = operator.length_hint(thing, -1)
         if left >= 0:
             self._note(name, f"{type(thing).__name__} with {left} to come")

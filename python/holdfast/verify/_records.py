@@ -1,4 +1,4 @@
-"""Reads the notes of the processes of a run."""
+"""Reads the notes that the processes of a run have written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.verify._note import SUFFIX
 
-Moment = tuple[int, str]  # A step, and whether it begins or is done.
+Moment = tuple[int, str]  # A step; "begins" or "done".
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Line:
     source: tuple[tuple[str, int], ...]  # File and line that printed; then its caller.
     text: str
     n: int  # Steps that were done; -1: before State.
-    life: int
+    life: int  # Which process of the rank printed it, from 1.
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Rank:
     states: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     memory: list[tuple[Moment, dict[str, str]]] = field(default_factory=list)
     places: dict[int, dict[str, int]] = field(default_factory=dict)
-    epochs: dict[int, int] = field(default_factory=dict)  # Of each step, where it is known.
+    epochs: dict[int, int] = field(default_factory=dict)  # By step, if the epoch is known.
     past: list[Past] = field(default_factory=list)
     printed: list[Line] = field(default_factory=list)
     kills: list[int] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Record:
 
     @property
     def epochs(self) -> dict[int, int]:
-        """The epoch of each step; nothing if it is not known."""
+        """The epoch of each step whose epoch is known."""
         return {n: epoch for rank in self.ranks.values() for n, epoch in rank.epochs.items()}
 
     @property

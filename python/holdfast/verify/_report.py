@@ -103,7 +103,7 @@ def words(verdicts: Sequence[Verdict]) -> str:
 
 
 def epochs_tried(record: Record, verdicts: Sequence[Verdict]) -> str:
-    """Return in which epochs there were kills; nothing if there are no two epochs."""
+    """Return a sentence on which epochs had kills; empty if there are not at least two epochs."""
     every = sorted(set(record.epochs.values()))
     tried = {e for verdict in verdicts for e in epochs_of(record, verdict.kills_made())}
     if len(every) < 2:

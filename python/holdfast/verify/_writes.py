@@ -9,13 +9,16 @@ from typing import Any, Final
 from holdfast.verify._note import Notes
 
 _FLAGS: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-# Files of the system, of frameworks' caches, of multiprocessing are left out.
+# Left out: files of the system, of frameworks' caches, and of multiprocessing.
 _NOT: Final = ("/dev/", "/proc/", "/sys/", "/run/")
 _PARTS: Final = ("/.cache/", "/__pycache__/", "torchinductor_", "/pymp-", "/.triton/", "/torch_")
 
 
 def watch_writes(notes: Notes, elsewhere: list[str]) -> None:
-    """Note each file outside once, and whether it is new; `elsewhere` are folders of ours."""
+    """Note each file outside the working folder once, and whether it is new.
+
+    `elsewhere`: more folders whose files are not noted.
+    """
     ours = (*elsewhere, *_NOT, os.path.realpath(".") + "/")
     noted: set[str] = set()
 

@@ -21,7 +21,7 @@ def _next() -> None:
 _next()
 try:
     from holdfast.mindspore import _hook
-except ImportError as error:  # Another Python than the one that Holdfast is in.
+except ImportError as error:  # This is not the Python that Holdfast is installed in.
     if os.environ.get("MS_ROLE"):
         print(f"holdfast: MindSpore runs without Holdfast: {error}", file=sys.stderr)
 else:
