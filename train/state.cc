@@ -298,6 +298,7 @@ void State::Parts::note_gradients(std::span<float> bucket) {
 
 void State::Parts::note_end(const arena::StagedStep& step) {
   session->note("the update's arguments", std::as_bytes(std::span(&step.arguments, 1)));
+  session->note("", {});  // Results follow (hf_note).
   session->note("the module's buffers and kept values after the step", step.private_bytes);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <variant>
 
 #include "base/text.h"
@@ -13,7 +14,7 @@ using wire::Verdict;
 namespace {
 
 // `rank` and `own` may break off where the other one goes on, if their account does.
-std::optional<std::string> first_of(const std::vector<Note>& rank, const std::vector<Note>& own,
+std::optional<std::string> first_of(std::span<const Note> rank, std::span<const Note> own,
                                     bool rank_breaks_off, bool own_breaks_off) {
   const std::size_t both = std::min(rank.size(), own.size());
   for (std::size_t i = 0; i < both; ++i) {
@@ -28,15 +29,24 @@ std::optional<std::string> first_of(const std::vector<Note>& rank, const std::ve
                             : cat("it comes to ", own[both].name, ", which the rank did not");
 }
 
+// The notes before kResults and those after it.
+std::pair<std::span<const Note>, std::span<const Note>> halves(const std::vector<Note>& notes) {
+  const auto is_mark = [](const Note& note) { return note.name == kResults; };
+  const auto at = std::find_if(notes.begin(), notes.end(), is_mark);
+  return {{notes.begin(), at}, {at == notes.end() ? at : std::next(at), notes.end()}};
+}
+
 }  // namespace
 
 std::optional<std::string> first_difference(const Account& rank, const Account& own) {
   const bool rank_breaks_off = !rank.otherwise.empty();
   const bool own_breaks_off = !own.otherwise.empty();
-  const auto first = [&](const std::vector<Note>& of_rank, const std::vector<Note>& of_own) {
+  const auto first = [&](std::span<const Note> of_rank, std::span<const Note> of_own) {
     return first_of(of_rank, of_own, rank_breaks_off, own_breaks_off);
   };
-  if (auto found = first(rank.notes, own.notes)) return found;
+  const auto [rank_before, rank_after] = halves(rank.notes);
+  const auto [own_before, own_after] = halves(own.notes);
+  if (auto found = first(rank_before, own_before)) return found;
   static const std::vector<Note> kNone;
   for (const auto* account : {&rank, &own}) {
     for (const auto& [group, exchanges] : account->exchanges) {
@@ -47,6 +57,7 @@ std::optional<std::string> first_difference(const Account& rank, const Account& 
       if (auto found = first(of(rank), of(own))) return found;
     }
   }
+  if (auto found = first(rank_after, own_after)) return found;
   if (rank.otherwise == own.otherwise) return std::nullopt;
   return own_breaks_off ? own.otherwise : rank.otherwise;
 }

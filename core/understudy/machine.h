@@ -13,6 +13,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,10 @@ struct Note {
   bool operator==(const Note&) const = default;
 };
 
+// The name of a note that says: what follows are results of the step, made of what the rank got
+// from others. A difference in what the rank gave to others comes before these.
+inline constexpr std::string_view kResults;
+
 // All that was noted of one step.
 struct Account {
   std::vector<Note> notes;                             // By the program's face, in its order.
@@ -44,8 +49,8 @@ struct Conclusion {
   std::string what;  // What differs first, in words; of kEqual nothing.
 };
 
-// What differs first: what the face noted goes before exchanges, since it has names. Nothing: all
-// is equal.
+// What differs first, in this order: notes, since they have names; what was given to exchanges;
+// notes after kResults. Nothing: all is equal.
 [[nodiscard]] std::optional<std::string> first_difference(const Account& rank, const Account& own);
 
 // The part that is played.

@@ -124,6 +124,18 @@ Account breaks_off(Account account, const std::string& otherwise) {
   return account;
 }
 
+TEST(Understudy, WhatWasGivenToOthersComesBeforeTheResults) {
+  const auto with_result = [](Account account, std::uint64_t result) {
+    account.notes.push_back({std::string(kResults), 0});
+    account.notes.push_back({"the loss", result});
+    return account;
+  };
+  const Account rank = with_result(account(1, 2, 3), 4);
+  EXPECT_EQ(first_difference(rank, with_result(account(1, 2, 8), 9)), "exchange 1");
+  EXPECT_EQ(first_difference(rank, with_result(account(1, 2, 3), 9)), "the loss");
+  EXPECT_EQ(first_difference(rank, account(1, 2, 3)), "it never comes to the loss");
+}
+
 TEST(Understudy, SaysThatAProgramTakesAnotherWayOnlyIfTwoProcessesDo) {
   const Account ends = breaks_off(account(1, 2, 3), "it ends before the step");
   EXPECT_FALSE(conclusion({}, ends));

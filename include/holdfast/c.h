@@ -272,7 +272,8 @@ HF_API hf_status hf_begin_step(hf_session* session, int* reformed);
  * depends on and what it makes, in the same order and by the same names in all processes. */
 HF_API int hf_sample(hf_session* session);
 /* Any thread. Notes bytes by their digest; `name` is what people read: "the batch". Without effect
- * unless hf_sample() gave 1. */
+ * unless hf_sample() gave 1. An empty name: the notes that follow are results of the step's
+ * exchanges, so what differs in what this rank gave to them is told first. */
 HF_API void hf_note(hf_session* session, const char* name, const void* data, uint64_t bytes);
 /* `on` 0: from now on, a rehearsal compares only the sizes of what this rank gives to exchanges. 1:
  * also the contents. For data that differs each time, such as measured times. */

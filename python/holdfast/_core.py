@@ -81,6 +81,7 @@ class Step:
 
 
 _START: Final = Position()
+RESULTS: Final = ""  # The name of a note: what follows are results of the step's exchanges.
 
 
 def _position(position: Position) -> CPosition:

@@ -95,6 +95,7 @@ class Job:
         self, command: list[str], data: Path, variables: dict[str, str]
     ) -> subprocess.Popen[str]:
         usual = {"OMP_NUM_THREADS": "1", "GLOG_v": "3", "DATA_PATH": str(data)}
+        usual["HOLDFAST_REHEARSALS"] = "0"  # A program's callbacks write the number of its process.
         environment = {**os.environ, **usual, **variables}
         return subprocess.Popen(
             command,

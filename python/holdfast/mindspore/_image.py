@@ -96,6 +96,10 @@ class Image:
             if compare(there.ctypes.data, mine.ctypes.data, mine.nbytes)
         }
 
+    def show(self, see: Callable[[Sequence[str], Sequence[Array]], None]) -> None:
+        """Show names and arrays of the parameters as they are."""
+        see(self._names, [memory(p) for p in self._parameters])
+
     def put(self, changes: Changes) -> None:
         """Set parameters to the values from changes()."""
         for i, value in changes.items():

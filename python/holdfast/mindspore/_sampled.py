@@ -8,10 +8,10 @@ graph, so they are compared by what the rank gives to their sums.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from holdfast._core import Session
+from holdfast._core import RESULTS, Session
 from holdfast._digest import digest
 from holdfast.mindspore import _callbacks
 from holdfast.mindspore._bulk import Form
@@ -36,21 +36,29 @@ class Sampled:
         may = self._session.rehearses or not is_first or self._first % 4 == 0
         self.on = may and self._session.sample()
 
+    def begun(self, names: Sequence[str], arrays: Sequence[Any]) -> None:
+        """Note the parameters as the step begins: callbacks may have changed them."""
+        self._arrays(names, arrays, "as the step begins")
+
     def batch(self, batch: Any) -> None:
         """Note what the step is made of."""
         if self.on:
             self._note("its batch", batch)
 
-    def kept(self, names: Iterable[str], arrays: Iterable[Any], objects: dict[str, Any]) -> None:
+    def kept(self, names: Sequence[str], arrays: Sequence[Any], objects: dict[str, Any]) -> None:
         """Note what is kept after the step: parameters by name, and the objects."""
         if not self.on:
             return
-        for name, array in zip(names, arrays):
-            note = f"`{name}` after the step"
-            self._session.note(note, f"{array.dtype}{array.shape}".encode())
-            self._session.note_at(note, array.ctypes.data, array.nbytes)
+        self._session.note(RESULTS, b"")
+        self._arrays(names, arrays, "after the step")
         for name, thing in self._parts(objects):
             self._note(f"{name} after the step", thing)
+
+    def _arrays(self, names: Sequence[str], arrays: Sequence[Any], when: str) -> None:
+        for name, array in zip(names, arrays):
+            note = f"`{name}` {when}"
+            self._session.note(note, f"{array.dtype}{array.shape}".encode())
+            self._session.note_at(note, array.ctypes.data, array.nbytes)
 
     def _parts(self, objects: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         if "outputs" in objects:

@@ -232,6 +232,8 @@ class Steps(Versions):
             self._answer()
         if is_step:
             self.sampled.begin(is_first)
+        if self.sampled.on:
+            self._image.show(self.sampled.begun)
         _operators.strict(False)
 
     def end(self, describe: Callable[[], dict[str, Any]]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast._core import Session
+from holdfast._core import RESULTS, Session
 from holdfast._digest import digest, tensor_bytes
 from holdfast.torch._engine import Engine
 from holdfast.torch._kept import Kept
@@ -96,7 +96,8 @@ class Sampled:
 
     def kept(self, tensors: Iterable[tuple[Key, Tensor]], objects: dict[str, Any]) -> None:
         """Note what is kept after the step: what its commit writes, so nothing is asked twice."""
-        if self.on:
+        if self.on and self._engine.session is not None:
+            self._engine.session.note(RESULTS, b"")
             self._note("whether to stop", self._progress.wish)
             for name, thing in everything_in(self._kept, tensors, objects):
                 self._note(f"`{name}` after the step", thing)
