@@ -11,6 +11,7 @@ namespace holdfast::sim {
 
 namespace {
 
+constexpr Duration kRehearsalInterval = std::chrono::milliseconds(20);
 constexpr Duration kGrace = std::chrono::seconds(3);
 constexpr Duration kStoppedBound = std::chrono::milliseconds(1500);
 constexpr agent::Process kNumbers = 100'000;  // More than the processes of one agent.
@@ -62,6 +63,8 @@ agent::Options World::options_of(Index i, Index of) const {
   options.spares = is_spare ? each : setup_.spares;
   options.bound_spares = setup_.bound_spares;
   options.max_restarts = setup_.max_restarts;
+  options.rehearsals.on = setup_.rehearsals;
+  options.rehearsals.interval = kRehearsalInterval;
   return options;
 }
 
@@ -112,6 +115,7 @@ void World::list_agents() {
     }
     for (Index i = 0; i < agent.graces.size(); ++i) add(agent.graces[i] <= now_, Kind::kGrace, i);
     add(agent.link == kNone && agent.gives_up_at <= now_, Kind::kAgentAlone, 0);
+    for (Index i = 0; i < agent.rehearsals.size(); ++i) add(true, Kind::kRehearsalEnds, i);
   }
 }
 
@@ -127,7 +131,24 @@ void World::perform_for_agent(const Transition& t) {
     case Kind::kDied: {
       const agent::Died died = take(agent.deaths, t.index);
       agent.knows_end = agent.knows_end || died.job_ended;
-      return tell_agent(t.agent, died);
+      const auto& places = agent.machine.places();
+      const bool had_rank = std::any_of(places.begin(), places.end(), [&](const auto& place) {
+        return place.role == agent::Role::kWorker && place.process == died.process;
+      });
+      tell_agent(t.agent, died);
+      if (had_rank && !agents_[t.agent].rehearsals.empty()) {
+        checkers_.violate("P56: a rehearsal goes on though a rank of its host has died");
+      }
+      return;
+    }
+    case Kind::kRehearsalEnds: {
+      constexpr std::array kVerdicts = {"equal\n1\n\n", "again\n1\n\n", "differs\n1\nw\n", ""};
+      agent::Died died{.process = take(agent.rehearsals, t.index),
+                       .ending = {wire::Ending::Kind::kExited, 0},
+                       .detected_ns = 1};
+      died.verdict = kVerdicts[choices_.pick(kVerdicts.size())];
+      agent.deaths.push_back(std::move(died));
+      return;
     }
     case Kind::kSpawnFailed: {
       const agent::Process process = agent.not_spawned.front();
@@ -229,6 +250,8 @@ void World::kill_child(Index agent, const agent::Kill& kill) {
   } else if (process == scheduler_.process && scheduler_.starting) {
     scheduler_.starting = false;
     agent_hears_of_death(agent, scheduler_.process, 128 + signal, false);
+  } else if (std::erase(agents_[agent].rehearsals, kill.process) != 0) {
+    agent_hears_of_death(agent, process, 128 + signal, false);
   }
 }
 
@@ -242,6 +265,8 @@ void World::spawn(Index agent, const agent::Spawn& what) {
   } else if (what.role == agent::Role::kScheduler) {
     scheduler_.process = global(agent, what.process);
     scheduler_.starting = true;
+  } else if (what.role == agent::Role::kRehearsal) {
+    agents_[agent].rehearsals.push_back(what.process);
   } else {
     add_worker(global(agent, what.process), what.node_id, what.incarnation, what.attempt,
                what.role == agent::Role::kSpare, agent);
@@ -252,6 +277,7 @@ void World::spawn(Index agent, const agent::Spawn& what) {
 void World::kill_agent(Index index) {
   AgentProcess& agent = agents_[index];
   agent.alive = false;
+  agent.rehearsals.clear();
   if (agent.link != kNone) client_is_gone(agent.link, choices_.pick(2) == 0);
   agent.link = kNone;
   for (auto& worker : workers_) {

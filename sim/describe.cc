@@ -98,6 +98,8 @@ std::string World::describe_for_agent(const Transition& t) const {
       return cat("agent ", t.agent, " has found no scheduler for too long");
     case Kind::kGrace:
       return "the agent's grace is over";
+    case Kind::kRehearsalEnds:
+      return "a rehearsal ends";
     default:
       return "?";
   }

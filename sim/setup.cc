@@ -1,6 +1,7 @@
 // Draws setups: every run first draws which faults can happen and how rare they are.
 #include "sim/setup.h"
 
+#include <algorithm>
 #include <array>
 
 #include "base/text.h"
@@ -139,6 +140,14 @@ Setup wide(Choices& choices) {
   return setup;
 }
 
+// A job of "swarm" or "hosts" whose agents have ranks rehearsed.
+Setup rehearsed(Choices& choices) {
+  Setup setup = choices.pick(3) == 1 ? hosts(choices) : swarm(choices);
+  setup.agent = setup.rehearsals = true;
+  setup.spares = std::max(setup.spares, 1);
+  return setup;
+}
+
 Setup small(Choices& choices) {
   Setup setup;
   setup.steps = 1;
@@ -170,6 +179,7 @@ std::optional<Setup> draw_setup(const std::string& world, Choices& choices) {
   if (world == "swarm") return swarm(choices);
   if (world == "hosts") return hosts(choices);
   if (world == "farewell") return farewell(choices);
+  if (world == "rehearsed") return rehearsed(choices);
   if (world == "wide") return wide(choices);
   if (world == "small") return small(choices);
   if (world == "smallest") return smallest(choices);

@@ -70,6 +70,7 @@ struct Setup {
   bool asks = true;           // The programs ask for a rank and train; else they just end well.
   bool exchange = true;       // Ranks exchange key-values before their sessions.
   bool bound_spares = false;  // There is one spare for each place.
+  bool rehearsals = false;    // The agents have ranks rehearsed.
   std::int32_t max_restarts = 100;
   std::uint32_t faults = 2;        // The most faults in a run.
   std::uint32_t kinds = 0;         // Which faults may happen: a mask of bit(Fault).
@@ -82,8 +83,9 @@ struct Setup {
 // Draws the setup of the world with this name; nullopt: there is none. "swarm" draws everything on
 // one host, "hosts" everything on several. In "wide" one of two hosts with 64 ranks each is lost,
 // or the spare host. In "farewell" little is trained, so that most faults happen while the agents
-// end. "small", "smallest" and "exchange" are for exhaustive runs with 2 ranks: 2 faults without an
-// exchange, or 1 fault with one.
+// end. In "rehearsed" agents of any of these have ranks
+// rehearsed. "small", "smallest" and "exchange" are for exhaustive runs with 2 ranks: 2 faults
+// without an exchange, or 1 fault with one.
 [[nodiscard]] std::optional<Setup> draw_setup(const std::string& world, Choices& choices);
 
 [[nodiscard]] std::string to_text(const Setup& setup);

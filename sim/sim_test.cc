@@ -47,6 +47,10 @@ TEST(Simulation, SchedulesOfSeveralHostsKeepEveryInvariant) {
   keep_every_invariant("hosts", kOfHosts);
 }
 
+TEST(Simulation, RehearsalsCostNothing) {
+  keep_every_invariant("rehearsed", kOfHosts / 4);
+}
+
 TEST(Simulation, AgentsEndInTimeAndAsTheJobDid) {
   keep_every_invariant("farewell", kOfHosts);
 }

@@ -266,6 +266,7 @@ void World::perform(const Transition& t) {
     case Kind::kPauseOver:
     case Kind::kGrace:
     case Kind::kAgentAlone:
+    case Kind::kRehearsalEnds:
       return perform_for_agent(t);
   }
 }

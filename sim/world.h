@@ -179,6 +179,7 @@ class World {
     std::vector<agent::Died> deaths;         // Deaths of which it was not told yet.
     std::deque<agent::Process> not_spawned;  // Failed starts of which it was not told yet.
     std::vector<agent::Promote> promotions;  // On their way to the spare.
+    std::vector<agent::Process> rehearsals;  // Processes that rehearse now.
     std::vector<Instant> graces;
     std::vector<Pause> pauses;
     std::optional<Instant> next_look;  // Only while a process is stopped.
@@ -227,6 +228,7 @@ class World {
     kPauseOver,
     kGrace,
     kAgentAlone,
+    kRehearsalEnds,
     kPersonWorker,
     kPersonScheduler,
     kProof,

@@ -124,7 +124,7 @@ News Rehearsals::conclude(wire::RehearsalState verdict, const std::vector<std::s
   counts_ = false;
   limit_ = 0;
   Entry& entry = entries_[node_id_];
-  entry.order = ++judged_;
+  entry.order = ++concluded_;
   const bool was_compared = verdict.verdict != Verdict::kSkipped;
   entry.skipped = was_compared ? 0 : entry.skipped + 1;
   if (entry.skipped >= kSkipsOnEnd) entry.rests = pause(kSkippedRest);

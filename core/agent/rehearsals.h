@@ -101,7 +101,7 @@ class Rehearsals {
 
   RehearsalOptions options_;
   std::map<std::string, Entry> entries_;
-  std::uint64_t judged_ = 0;
+  std::uint64_t concluded_ = 0;
   Process process_ = 0;
   std::string node_id_;  // Of the newest.
   bool counts_ = false;  // What the process will leave.

@@ -94,7 +94,7 @@ Assigned Machine::assignment(wire::Stage stage) const {
   return {std::move(part), false, std::make_shared<const AddressBook>()};
 }
 
-std::optional<Conclusion> Machine::judge(const Account& own) const {
+std::optional<Conclusion> Machine::conclude(const Account& own) const {
   const auto difference = first_difference(account_, own);
   if (former_) {
     const auto between = first_difference(*former_, own);

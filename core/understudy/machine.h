@@ -73,7 +73,7 @@ class Machine {
   [[nodiscard]] Assignments hear(const wire::Message& said);
   // The rehearsal has come to the end of the step, or to something else in its place. Nothing:
   // another process has to make the step as well. One process alone never says kDiffers.
-  [[nodiscard]] std::optional<Conclusion> judge(const Account& own) const;
+  [[nodiscard]] std::optional<Conclusion> conclude(const Account& own) const;
 
   [[nodiscard]] Version version() const { return version_; }
   [[nodiscard]] const Account& account() const { return account_; }

@@ -86,7 +86,7 @@ Account account(std::uint64_t batch, std::uint64_t gradient, std::uint64_t sum) 
 std::optional<Conclusion> conclusion(std::optional<Account> former, const Account& own) {
   Machine machine({}, std::move(former));
   (void)machine.begin(5, account(1, 2, 3));
-  return machine.judge(own);
+  return machine.conclude(own);
 }
 
 TEST(Understudy, SaysThatAllIsEqual) {

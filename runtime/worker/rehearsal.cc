@@ -92,7 +92,7 @@ void Rehearsal::arrive() {
 }
 
 void Rehearsal::conclude() {
-  if (const auto conclusion = machine_.judge(own_)) {
+  if (const auto conclusion = machine_.conclude(own_)) {
     end(wire::name(conclusion->verdict), conclusion->what);
   }
   auto writer = RecordingWriter::make(former_path(identity_.directory), kMostFormer);
