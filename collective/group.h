@@ -152,8 +152,8 @@ class Group {
   // Idempotent; the destructor does it too.
   virtual void leave() = 0;
 
-  // After kLeft or kMismatch: one sentence that names the ranks and what each asked for (or what
-  // found no room). Else "".
+  // After kLeft: one sentence that names the ranks that have left, and what this rank asked for.
+  // After kMismatch: one that says in what the ranks differ, or whose data found no room. Else "".
   [[nodiscard]] virtual std::string why() const = 0;
 
  protected:

@@ -211,7 +211,7 @@ void Handshake::take_opening(std::string_view message) {
   awaited_ = Awaited::kProof;
 }
 
-// A server whose TLS does not work either says so, too.
+// If this server's own TLS does not work either, it answers with its own complaint.
 void Handshake::take_complaint(std::string_view message) {
   const bool of_client = awaited_ == Awaited::kOpening;
   if (!is_complaint(message)) return refuse(kOtherJob);

@@ -41,8 +41,8 @@ class Replicas {
   Differences differences_;
   std::vector<std::uint64_t> digests_;
   Reading mine_;
-  Clock::time_point left_{};        // When before_step() last returned,
-  Version following_ = kNoVersion;  // and the version that its step makes.
+  Clock::time_point left_{};        // When before_step() last returned: a step began then.
+  Version following_ = kNoVersion;  // The version that this step makes; kNoVersion: none is timed.
 };
 
 }  // namespace holdfast::train

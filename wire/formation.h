@@ -31,7 +31,7 @@ struct Seat {
   // older than the rank's state.
   bool moved = false;
   std::string agent;      // Owns the place: only its processes may have it. Empty: any process may.
-  bool given = false;     // Another agent owned it before: a claim by that one's table is too late.
+  bool given = false;     // Another agent owned it before: that one asks for it too late.
   bool finished = false;  // The rank's training has ended in good order, at `version`.
   Version version = 0;    // Only if finished.
   bool operator==(const Seat&) const = default;

@@ -163,8 +163,8 @@ struct Evict {
   bool operator==(const Evict&) const = default;
 };
 
-// scheduler → agent: the places that are yours, and those that you claim and may get one day. It is
-// state, not an event, and sent whenever AgentState differs from it. Start a process for each of
+// scheduler → agent: the places that are yours, and those that you ask for and may get one day. It
+// is state, not an event, and sent whenever AgentState differs from it. Start a process for each of
 // these places that has none; end the processes of all other places.
 struct Places {
   std::vector<std::string> node_ids;

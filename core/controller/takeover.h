@@ -38,7 +38,7 @@ struct Patience {
 
 enum class Takeover : std::uint8_t {
   kBegin,      // There is no journal of this run: begin a new formation.
-  kEnded,      // The same, but others have served this run: it has just ended.
+  kEnded,      // There is no journal any more: others have served this run, and it has ended.
   kGoOn,       // Go on with the formation in the journal.
   kOtherSize,  // Its world has another size than the candidate's: refuse.
 };

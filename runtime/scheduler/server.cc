@@ -371,7 +371,8 @@ void Server::remember_local(Link link, const wire::Register& who) {
   const auto start_time = os::start_time(pid);
   if (!start_time) return;
   locals_[link] = LocalWorker{who.node_id, who.incarnation, pid, *start_time};
-  // Written before the lease is on record: a successor must be able to prove the worker's death.
+  // Written before the lease is on record, so that a scheduler that is started again can prove the
+  // worker's death.
   if (const auto kept = by_hand_.add(locals_[link]); !kept) say(kept.error().what);
 }
 

@@ -18,7 +18,7 @@ class AddressLookup {
  public:
   struct Handlers {
     std::function<bool()> is_awaited;
-    // The book may not be the awaited one.
+    // Gets each book that is found, also one that is not the awaited one.
     std::function<void(std::shared_ptr<const AddressBook>)> on_found;
     std::function<void()> on_overdue;
   };

@@ -26,7 +26,7 @@ struct PeerHello {
   std::uint64_t number = 0;  // A link's generation; a state's version.
   Rank from = kNoRank;       // The rank that has connected.
   Rank to = kNoRank;  // For a link: the rank to reach. For a state: the rank whose state it is.
-  std::uint32_t channel = 0;  // For a link. For a state: 0.
+  std::uint32_t channel = 0;  // Tells links between the same two ranks apart. For a state: 0.
   std::string group;          // For a link. For a state: "".
 
   bool operator==(const PeerHello&) const = default;

@@ -216,7 +216,7 @@ void PrivateCopies::give(Version version, arena::Parts& table) {
 }
 
 // The ward's table has come: assigns memory to the bytes that follow. False: they would not fit.
-bool PrivateCopies::heed_table(Ward& ward) {
+bool PrivateCopies::take_table(Ward& ward) {
   ward.awaits_table = false;
   const auto place = ward.held->private_bytes(version_);
   if (!ward.table.fit(place.size())) return false;
@@ -242,7 +242,7 @@ Status PrivateCopies::drive() {
     }
     for (const auto& ward : wards_) {
       if (!ward->awaits_table || ward->in.flow.is_busy()) continue;
-      if (!heed_table(*ward)) return end("a rank has sent no such bytes");
+      if (!take_table(*ward)) return end("a rank has sent no such bytes");
     }
     bool busy = false;
     for (Stream* stream : streams_) busy = stream->go_on() || busy;

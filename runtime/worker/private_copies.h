@@ -60,7 +60,7 @@ class PrivateCopies {
   Status answer(Version version, bool& holder_has_it);
   Status give_and_take(Version version, bool gives, bool takes_all);
   void give(Version version, arena::Parts& table);
-  bool heed_table(Ward& ward);
+  bool take_table(Ward& ward);
   Status drive();
   Error end(const char* why);
   void cut();

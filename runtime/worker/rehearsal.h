@@ -29,12 +29,12 @@ class Rehearsal final : public collective::Tape {
   static Result<std::shared_ptr<Rehearsal>> begin(const std::string& job_folder, Rank rank,
                                                   bool goes_on, std::function<void()> see_agent);
 
-  // The rank's, but its folder is the rehearsal's.
+  // The rank's identity, but with the folder of the rehearsal.
   [[nodiscard]] const Identity& identity() const { return identity_; }
   // The file that holds what the rank held before the step.
   [[nodiscard]] std::string state() const { return recorded_state(identity_.directory); }
 
-  // Asks the rank for a step, and waits for it. What the trainer machine is told then.
+  // Asks the rank for a step, and waits for it. Returns what the trainer machine is told then.
   [[nodiscard]] understudy::Machine::Assignments await_step();
   [[nodiscard]] understudy::Machine::Assignments hear(const wire::Message& said);
   // The step begins, perhaps again.

@@ -129,10 +129,11 @@ class Engine(Seat):
         return index
 
     def _began_anew(self, by_model: bool) -> bool:
-        """Return whether all processes have begun again from the top, in the program's own loop.
+        """Return whether all ranks began again with this one, as in a loop of the program's own.
 
-        In that case the other ranks make the same collectives at the same time as this one, so they
-        have to answer, from the first collective on. An echo would be wrong.
+        No State and no Model.train keeps such a loop's steps, so a fault makes all start from the
+        top. The others then make the same collectives as this rank, at the same time: these must be
+        real from the first one on, and an echo would be wrong. `by_model`: as in use().
         """
         if self.phase is not Phase.EARLY or self.rehearsing or self.world_size == 1:
             return False

@@ -77,7 +77,10 @@ def draws_nothing(dataset: Any) -> bool:
 
 
 def is_native(dataset: Any) -> bool:
-    """Return whether no Python runs in a pipeline. Python might use the program's generators."""
+    """Return whether no Python code runs in a pipeline.
+
+    Such code might draw from the same random generators as the program's steps.
+    """
     if not _own(dataset) or type(dataset).__name__ == "GeneratorDataset":
         return False
     for name in ("batch_size_func", "per_batch_map", "predicate", "sampler"):

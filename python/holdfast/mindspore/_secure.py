@@ -40,7 +40,7 @@ def _pass_on(named: dict[str, Any], tell: Callable[..., None], *, in_worker: boo
         return
     if not _said.get("enable_ssl") or _missing():
         return  # More may come, up to init().
-    if in_worker and not _script.sets_tls():  # The scheduler does not know of TLS.
+    if in_worker and not _script.sets_tls():  # The scheduler looks there, too, and saw none.
         say_unseen("that call and init()")
     tell(**{name: _said[name] for name in _FIELDS if name in _said})
     _said["told"] = True

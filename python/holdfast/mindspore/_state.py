@@ -62,7 +62,7 @@ class State:
         things, self._named = _sorted_out(network, optimizer, named)
         parameters = _parameters(things)
         self._at = _At()
-        self._place = ""  # "": before all loops; "epoch <n>"; "after": after them.
+        self._place = ""  # "": before epochs(), or without it; "epoch <n>"; "after" its end.
         self._in_step = self._replaying = self._wish = False
         self._used = False  # steps() was called: in this epoch, or without epochs.
         self._values = Values()
@@ -158,7 +158,7 @@ class State:
     def _next_call(self, name: str) -> tuple[str, int]:
         """Return the key of a call of once(), place and number, which a successor finds as well."""
         place = f"{self._place}{' after its steps' if self._place and self._used else ''} {name}"
-        if not self._place and self._at.n and not self._at.begun:  # In a loop of its own.
+        if not self._place and self._at.n and not self._at.begun:  # In a loop of state.step().
             place = f"step {self._at.n} {name}"
         number = self._calls.get(place, 0)
         self._calls[place] = number + 1

@@ -27,10 +27,11 @@ _BEGIN: Final = ("__init__", "__new__", "__post_init__")  # A successor makes th
 def see_that_none_goes_on(
     what: str, holder: Any, but: Collection[Any], cure: str, ask: Callable[[], Any]
 ) -> None:
-    """Raise UserError if `holder` reaches a generator that `ask` does not set, except in `but`.
+    """Raise UserError if `holder` reaches a generator that `ask` does not set.
 
-    Each generator is moved on before each of two calls of ask(). It is set if it has the same state
-    after both. A generator that ask() does not come to is refused too.
+    Before each of two calls of ask(), each generator is moved on. One that has the same state after
+    both was set by ask(). All others are refused, also those that ask() does not use at all. What
+    only objects in `but` reach is left out.
     """
     name = getattr(holder, "__qualname__", type(holder).__name__)
     find = partial(generators_in, holder, name, but)
