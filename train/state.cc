@@ -156,14 +156,11 @@ void State::Parts::open() {
   }
   model.adopt(arena);
   model.unpack(arena.private_bytes(version()));
-  train::Gradients::Reduce reduce;
-  if (session->identity().world_size > 1) {
-    reduce = [this](std::span<float> range) {
-      if (sampled) note_gradients(range);
-      session->reduce(range);
-    };
-  }
-  gradients.emplace(model.parameters(), arena, std::move(reduce));
+  const bool is_alone = session->identity().world_size == 1;
+  gradients.emplace(model.parameters(), arena, [this, is_alone](std::span<float> range) {
+    if (sampled) note_gradients(range);
+    if (!is_alone) session->reduce(range);
+  });
   replicas.emplace(*job->worker, *session, replica_names());
 }
 
