@@ -67,7 +67,9 @@ def main():
         while done < asked.kills and job.running.poll() is None:
             time.sleep(draw.uniform(0.2, 0.45))  # Recoveries and rehearsals come and go meanwhile.
             ranks, rehearsals = job.processes()
-            if not ranks or (done % 2 == 0 and not rehearsals):
+            while done % 2 == 0 and not rehearsals and job.running.poll() is None:
+                ranks, rehearsals = job.processes()  # One takes a moment only.
+            if not ranks:
                 continue
             os.kill(draw.choice(ranks), signal.SIGKILL)
             done, during = done + 1, during + bool(rehearsals)
