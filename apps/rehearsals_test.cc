@@ -162,7 +162,7 @@ std::string whole(const std::string& path) {
   return bytes ? *bytes : "";
 }
 
-// 50 by hand: HOLDFAST_TEST_FLIPS=50 HOLDFAST_TEST_STEPS=15000.
+// 50 by hand: HOLDFAST_TEST_FLIPS=50 HOLDFAST_TEST_STEPS=30000.
 TEST(Rehearsal, FindsEachWrongGradientAndTheRank) {
   const auto number = [](const char* name, int usual) {
     const char* text = ::getenv(name);

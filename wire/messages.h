@@ -122,7 +122,7 @@ enum class Verdict : std::uint8_t {
   kDiffers,
   kUncertain,  // Two rehearsals of the same step, each in a new process, differ from each other.
   kSkipped,    // The step was not made to its end.
-  kWrong,      // kDiffers, but a later step of the rank was equal.
+  kWrong,      // kDiffers, but later steps of the rank were equal.
 };
 [[nodiscard]] constexpr const char* name(Verdict verdict) {
   constexpr const char* kNames[] = {"equal", "differs", "uncertain", "skipped", "wrong"};

@@ -338,9 +338,10 @@ std::string of_rehearsal(const Reason& r) {
     case Kind::kRehearsalWrong:
       return cat(
           "rank ", r.node_id, " came to something else in step ", r.version,
-          " than two other processes from the same state, and to the same in a later step: "
-          "most likely its processor or memory gave a wrong result, which the sum has spread "
-          "to all ranks. What differed first: ",
+          " than two other processes from the same state, and to the same in later steps: its "
+          "processor or memory gave a wrong result, which the sum has spread to all ranks, or "
+          "the program keeps something outside of State that counts in some steps only. What "
+          "differed first: ",
           r.detail, details);
     default:
       return {};

@@ -80,7 +80,7 @@ void Rehearsals::hear_of_fault() {
   after_ = heard_;
   may_begin_ = goes_on_ = false;
   // A rank that was replaced is as new as its rehearsal: that they are equal shows nothing.
-  for (auto& [node_id, entry] : entries_) entry.is_in_doubt = false;
+  for (auto& [node_id, entry] : entries_) entry.equals_left = 0;
 }
 
 // Those that never were come first, then by the oldest.
@@ -128,19 +128,41 @@ News Rehearsals::conclude(wire::RehearsalState verdict, const std::vector<std::s
   const bool was_compared = verdict.verdict != Verdict::kSkipped;
   entry.skipped = was_compared ? 0 : entry.skipped + 1;
   if (entry.skipped >= kSkipsOnEnd) entry.rests = pause(kSkippedRest);
-  const bool was_in_doubt = std::exchange(entry.is_in_doubt, false);
-  const bool differs = verdict.verdict == Verdict::kDiffers;
-  const bool is_equal = verdict.verdict == Verdict::kEqual;
-  if (is_equal && was_in_doubt) entry.verdict.verdict = Verdict::kWrong;
-  // That a rank once computed wrong stays in sight.
-  if (!is_equal || entry.verdict.verdict != Verdict::kWrong) entry.verdict = std::move(verdict);
-  if (differs && !was_in_doubt) entry.is_in_doubt = again_ = true;
+  const bool is_confirmed = weigh(entry, std::move(verdict));
   const bool all = std::all_of(places.begin(), places.end(),
                                [&](const auto& place) { return entries_.contains(place); });
   if (all) rest_ = pause(options_.interval);
-  const bool ends_job = options_.strict && differs && was_in_doubt;
+  const bool ends_job = options_.strict && is_confirmed;
   if (ends_job) entry.told.clear();  // The end has a reason, whatever was told before.
   return {tell(entry), ends_job};
+}
+
+// Takes up a verdict. True: a second step has confirmed that the program differs.
+bool Rehearsals::weigh(Entry& entry, wire::RehearsalState verdict) {
+  const bool was_in_doubt = entry.equals_left > 0;
+  switch (verdict.verdict) {
+    case Verdict::kDiffers:
+      differed_.insert(node_id_);
+      program_differs_ = program_differs_ || was_in_doubt;
+      entry.equals_left = was_in_doubt ? 0 : kEqualsToBlame;
+      again_ = !was_in_doubt;
+      entry.verdict = std::move(verdict);
+      return was_in_doubt;
+    case Verdict::kEqual:
+      if (was_in_doubt && --entry.equals_left > 0) {
+        again_ = true;
+      } else if (was_in_doubt && differed_.size() == 1 && !program_differs_) {
+        entry.verdict.verdict = Verdict::kWrong;
+      }
+      break;
+    default:
+      entry.equals_left = 0;
+      break;
+  }
+  // That a rank differed, or computed wrong, stays in sight.
+  const bool stays = was_in_doubt || entry.verdict.verdict == Verdict::kWrong;
+  if (!stays) entry.verdict = std::move(verdict);
+  return false;
 }
 
 // Each sentence is told once, and each wrong step.

@@ -34,6 +34,8 @@ struct RehearsalOptions {
 // A rank of which nothing could be compared so often on end has a long rest.
 inline constexpr int kSkipsOnEnd = 3;
 inline constexpr Duration kSkippedRest = std::chrono::minutes(30);
+// After a difference, so many further steps of the rank have to be equal before it is blamed.
+inline constexpr int kEqualsToBlame = 3;
 // So many different sentences of one rank are told.
 inline constexpr std::size_t kMostTold = 16;
 
@@ -70,9 +72,10 @@ class Rehearsals {
   [[nodiscard]] const std::string& node_id() const { return node_id_; }
   // It is being ended, and nothing that it may say counts any more. False: that is so already.
   bool call_off();
-  // After a verdict of kDiffers a further step of the same rank is rehearsed at once. A program
-  // that keeps something outside of State differs again, and that ends a strict job. If the further
-  // step is equal, the verdict becomes kWrong: the rank itself computed wrong in the first one.
+  // After a verdict of kDiffers further steps of the same rank are rehearsed at once. A program
+  // that keeps something outside of State differs again, and that ends a strict job. If
+  // kEqualsToBlame steps are equal, and no other rank of this host has ever differed, the verdict
+  // becomes kWrong: the rank itself computed wrong.
   [[nodiscard]] News conclude(wire::RehearsalState verdict, const std::vector<std::string>& places,
                               const Pause& pause);
   // Its process has ended. True: what it has left counts.
@@ -95,13 +98,16 @@ class Rehearsals {
     int skipped = 0;          // How often on end.
     std::uint64_t rests = 0;  // The pause that it waits for; 0: for none.
     std::set<std::pair<wire::Verdict, std::string>> told;
-    bool is_in_doubt = false;  // `verdict` is kDiffers, and no further step was rehearsed yet.
+    int equals_left = 0;  // Not 0: `verdict` is kDiffers, and so many steps must still be equal.
   };
+  bool weigh(Entry& entry, wire::RehearsalState verdict);
   [[nodiscard]] std::optional<wire::Reason> tell(Entry& entry) const;
 
   RehearsalOptions options_;
   std::map<std::string, Entry> entries_;
   std::uint64_t concluded_ = 0;
+  std::set<std::string> differed_;  // The ranks of which a step ever differed.
+  bool program_differs_ = false;    // Two steps of a rank on end differed.
   Process process_ = 0;
   std::string node_id_;  // Of the newest.
   bool counts_ = false;  // What the process will leave.

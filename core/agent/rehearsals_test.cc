@@ -338,11 +338,14 @@ TEST_F(RehearsalTest, WhatIsUncertainIsToldOncePerRank) {
 TEST_F(RehearsalTest, ARankThatDiffersInOneStepAloneHasComputedWrong) {
   begin(1, true);
   progress(1);
-  ends("differs\n5\nthe gradient of w");
+  ends("differs\n5\nthe gradient of w\n");
   EXPECT_EQ(order(), "00") << "a further step of it, at once";
   EXPECT_EQ(newest().attempt, 1U);
-  ends("equal\n9\n\n");
-  EXPECT_EQ(order(), "001");
+  for (int i = 0; i < kEqualsToBlame; ++i) {
+    EXPECT_EQ(shown()[0].verdict, Verdict::kDiffers) << i;
+    ends("equal\n9\n\n");
+  }
+  EXPECT_EQ(order(), "00001");
   const wire::RehearsalState wrong{"w0", Verdict::kWrong, 5, "the gradient of w"};
   EXPECT_EQ(shown(), std::vector{wrong});
   EXPECT_EQ(told_.back(), (Reason{.kind = Reason::Kind::kRehearsalWrong,
@@ -353,11 +356,42 @@ TEST_F(RehearsalTest, ARankThatDiffersInOneStepAloneHasComputedWrong) {
   EXPECT_EQ(machine_->state(), State::kRunning);
   ends("equal\n9\n\n");
   passes(kInterval);
-  ends("equal\n20\n\n");
-  EXPECT_EQ(shown()[0], wrong) << "it stays in sight";
-  EXPECT_EQ(told_.size(), 2U);
-  passes(kInterval);
-  passes(kInterval);
+  for (const char* later : {"equal\n20\n\n", "uncertain\n20\nw", "skipped\n0\nwhy"}) {
+    EXPECT_EQ(order().back(), '0');
+    ends(later);
+    EXPECT_EQ(shown()[0], wrong) << "it stays in sight after " << later;
+    passes(kInterval);
+    ends("equal\n20\n\n");
+    passes(kInterval);
+  }
+}
+
+// A processor's fault is one rank's. A program that differs in some steps does so on each rank.
+TEST_F(RehearsalTest, ARankIsNotBlamedWhereAnotherOneDiffersAsWell) {
+  begin();
+  progress(1);
+  ends("differs\n5\nw");
+  for (int i = 0; i < kEqualsToBlame; ++i) ends("equal\n9\n\n");
+  EXPECT_EQ(shown()[0].verdict, Verdict::kWrong);
+  ends("differs\n12\nw");
+  for (int i = 0; i < kEqualsToBlame; ++i) ends("equal\n20\n\n");
+  EXPECT_EQ(order(), "00001111");
+  EXPECT_EQ(shown()[1].verdict, Verdict::kDiffers);
+}
+
+TEST_F(RehearsalTest, ADifferenceInTwoStepsIsTheProgramS) {
+  begin(1, true);
+  progress(1);
+  ends("differs\n5\nw");
+  ends("equal\n9\n\n");
+  ends("differs\n12\nw");
+  EXPECT_EQ(machine_->state(), State::kEnding);
+  begin();
+  progress(1);
+  ends("differs\n5\nw");
+  ends("skipped\n0\nwhy");
+  EXPECT_EQ(shown()[0].verdict, Verdict::kDiffers);
+  EXPECT_EQ(order().back(), '1');
 }
 
 // Its replacement is as new as what rehearses it.
@@ -371,7 +405,7 @@ TEST_F(RehearsalTest, ARankThatWasReplacedSinceIsNotSaidToHaveComputedWrong) {
   step(SpareReady{spares_.back().process});
   EXPECT_EQ(order(), "000");
   ends("equal\n9\n\n");
-  EXPECT_EQ(shown()[0].verdict, Verdict::kEqual);
+  EXPECT_EQ(shown()[0].verdict, Verdict::kEqual) << "the doubt is over";
 }
 
 TEST_F(RehearsalTest, AStrictJobEndsByADifference) {

@@ -13,20 +13,38 @@ using wire::Verdict;
 
 namespace {
 
+bool may_vary(const Note& note) {
+  return note.name.starts_with(kMayVary);
+}
+
+std::string_view shown(const Note& note) {
+  return std::string_view(note.name).substr(may_vary(note) ? 1 : 0);
+}
+
+// Lets all accounts agree on what varies between two rehearsals and may do so.
+void leave_out_what_varies(Account& rank, Account& former, Account& own) {
+  const std::size_t all = std::min({rank.notes.size(), former.notes.size(), own.notes.size()});
+  for (std::size_t i = 0; i < all; ++i) {
+    const bool varies = former.notes[i].digest != own.notes[i].digest;
+    if (!may_vary(own.notes[i]) || !varies) continue;
+    for (Account* account : {&rank, &former, &own}) account->notes[i].digest = 0;
+  }
+}
+
 // `rank` and `own` may break off where the other one goes on, if their account does.
 std::optional<std::string> first_of(std::span<const Note> rank, std::span<const Note> own,
                                     bool rank_breaks_off, bool own_breaks_off) {
   const std::size_t both = std::min(rank.size(), own.size());
   for (std::size_t i = 0; i < both; ++i) {
     if (rank[i].name != own[i].name) {
-      return cat("it comes to ", own[i].name, " where the rank came to ", rank[i].name);
+      return cat("it comes to ", shown(own[i]), " where the rank came to ", shown(rank[i]));
     }
-    if (rank[i].digest != own[i].digest) return own[i].name;
+    if (rank[i].digest != own[i].digest) return std::string(shown(own[i]));
   }
   if (rank.size() == own.size()) return std::nullopt;
   if (rank.size() > both ? own_breaks_off : rank_breaks_off) return std::nullopt;
-  return rank.size() > both ? cat("it never comes to ", rank[both].name)
-                            : cat("it comes to ", own[both].name, ", which the rank did not");
+  return rank.size() > both ? cat("it never comes to ", shown(rank[both]))
+                            : cat("it comes to ", shown(own[both]), ", which the rank did not");
 }
 
 // The notes before kResults and those after it.
@@ -94,18 +112,22 @@ Assigned Machine::assignment(wire::Stage stage) const {
   return {std::move(part), false, std::make_shared<const AddressBook>()};
 }
 
-std::optional<Conclusion> Machine::conclude(const Account& own) const {
-  const auto difference = first_difference(account_, own);
-  if (former_) {
-    const auto between = first_difference(*former_, own);
+std::optional<Conclusion> Machine::conclude(const Account& noted) const {
+  Account rank = account_;
+  Account own = noted;
+  std::optional<Account> former = former_;
+  if (former) leave_out_what_varies(rank, *former, own);
+  const auto difference = first_difference(rank, own);
+  if (former) {
+    const auto between = first_difference(*former, own);
     // Where both differ from the rank alike, what they do otherwise later changes nothing.
-    const bool alike = difference && difference == first_difference(account_, *former_);
+    const bool alike = difference && difference == first_difference(rank, *former);
     if (between && !(alike && between != difference)) {
       return Conclusion{Verdict::kUncertain, *between};
     }
   }
   if (!difference) return Conclusion{Verdict::kEqual, ""};
-  if (!former_) return std::nullopt;
+  if (!former) return std::nullopt;
   return Conclusion{Verdict::kDiffers, *difference};
 }
 

@@ -34,6 +34,10 @@ struct Note {
 // from others. A difference in what the rank gave to others comes before these.
 inline constexpr std::string_view kResults;
 
+// A note whose name begins so may be another one in each process, such as a time. It is compared
+// only where two rehearsals of the step agree on it.
+inline constexpr char kMayVary = '?';
+
 // All that was noted of one step.
 struct Account {
   std::vector<Note> notes;                             // By the program's face, in its order.

@@ -124,6 +124,25 @@ Account breaks_off(Account account, const std::string& otherwise) {
   return account;
 }
 
+TEST(Understudy, WhatMayVaryCountsOnlyWhereTwoRehearsalsAgree) {
+  const auto with_time = [](Account account, std::uint64_t time) {
+    account.notes.push_back({"?the time", time});
+    account.notes.push_back({"the loss", 4});
+    return account;
+  };
+  const auto conclude = [&](std::uint64_t former, std::uint64_t own, std::uint64_t gradient) {
+    Machine machine({}, with_time(account(1, gradient, 3), former));
+    (void)machine.begin(5, with_time(account(1, 2, 3), 100));
+    return *machine.conclude(with_time(account(1, gradient, 3), own));
+  };
+  Machine first({});
+  (void)first.begin(5, with_time(account(1, 2, 3), 100));
+  EXPECT_FALSE(first.conclude(with_time(account(1, 2, 3), 101)));
+  EXPECT_EQ(conclude(101, 102, 2).verdict, Verdict::kEqual);
+  EXPECT_EQ(conclude(101, 101, 2).what, "the time");
+  EXPECT_EQ(conclude(101, 102, 8).verdict, Verdict::kDiffers);
+}
+
 TEST(Understudy, WhatWasGivenToOthersComesBeforeTheResults) {
   const auto with_result = [](Account account, std::uint64_t result) {
     account.notes.push_back({std::string(kResults), 0});

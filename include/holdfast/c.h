@@ -273,7 +273,8 @@ HF_API hf_status hf_begin_step(hf_session* session, int* reformed);
 HF_API int hf_sample(hf_session* session);
 /* Any thread. Notes bytes by their digest; `name` is what people read: "the batch". Without effect
  * unless hf_sample() gave 1. An empty name: the notes that follow are results of the step's
- * exchanges, so what differs in what this rank gave to them is told first. */
+ * exchanges, so what differs in what this rank gave to them is told first. A name that begins with
+ * '?': it may differ from process to process, as a time does, and then it is not compared. */
 HF_API void hf_note(hf_session* session, const char* name, const void* data, uint64_t bytes);
 /* `on` 0: from now on, a rehearsal compares only the sizes of what this rank gives to exchanges. 1:
  * also the contents. For data that differs each time, such as measured times. */

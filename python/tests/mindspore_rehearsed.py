@@ -40,16 +40,25 @@ class Average(train.Callback):
     def __init__(self) -> None:
         super().__init__()
         self.count, self.of_last = 0, {}
+        self.large, self.began = np.zeros(15_000), 0.0  # More than goes into the state itself.
+
+    def on_train_step_begin(self, run_context: train.RunContext) -> None:
+        self.began = time.time()
 
     def on_train_step_end(self, run_context: train.RunContext) -> None:
         global STEPS
         STEPS += 1
         self.count += 1
+        self.large = self.large + 1
         self.of_last = {"loss": float(run_context.original_args().net_outputs.asnumpy())}
         weight = network.trainable_params()[0]
         by = STEPS if KIND == "callback" else self.count
         ms.ops.assign(weight, weight * (1 - 1e-4 / by))
         time.sleep(0.02)
+
+
+class Saving(train.ModelCheckpoint):
+    """A class of the program's own, which the rank alone is to let write."""
 
 
 STEPS = 0
@@ -74,6 +83,6 @@ if KIND in ("state", "loop"):
 else:
     model = ms.Model(network, loss_fn=loss_fn, optimizer=optimizer)
     keep = train.CheckpointConfig(3, keep_checkpoint_max=2)
-    saving = train.ModelCheckpoint(f"net-{get_rank()}", f"saved/{get_rank()}", keep)
+    saving = Saving(f"net-{get_rank()}", f"saved/{get_rank()}", keep)
     callbacks = [train.LossMonitor(5), train.TimeMonitor(), saving, Average()]
     model.train(10_000, data, callbacks=callbacks, dataset_sink_mode=False)

@@ -67,7 +67,9 @@ class Agent {
     if (!left) options_.terminal->say(left.error().what);
   }
   void carry_out(const agent::Say& action) {
-    const bool warns = action.reason.kind == wire::Reason::Kind::kRehearsalDiffers;
+    const auto kind = action.reason.kind;
+    const bool warns = kind == wire::Reason::Kind::kRehearsalDiffers ||
+                       kind == wire::Reason::Kind::kRehearsalWrong;
     options_.terminal->say((warns ? "WARNING: " : "") + wording::in_words(action.reason));
   }
   void carry_out(const agent::Log& action);

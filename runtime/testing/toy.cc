@@ -7,7 +7,7 @@
 // --private same: the private bytes are the same on all ranks; else they differ. --hold STEP:
 // within that step it waits until there is a file DIR/go. --forgets STEPS: after so many steps of a
 // process its gradients change, so a successor, which has made none, goes on with other ones.
-// --flips N: in every other step of rank 1 that is recorded for a rehearsal, N times, one bit of a
+// --flips N: in every fifth step of rank 1 that is recorded for a rehearsal, N times, one bit of a
 // gradient is flipped, as by a processor that computes wrong; rank 1 adds the step to DIR/flips.
 // --flips-of FILE: rank 1 flips a bit in the steps that such a file names. At the end every rank
 // writes DIR/rank-<r>: version, position, parameters, moments, private bytes.
@@ -182,7 +182,7 @@ class Toy {
     if (flips_.contains(n) && session_->identity().rank == 1) return true;
     const bool is_right = !sampled || session_->rehearsal() != nullptr;
     if (is_right || session_->identity().rank != 1) return false;
-    if (sampled_++ % 2 != 0 || sampled_ > 2 * options_.flips) return false;
+    if (sampled_++ % 5 != 0 || sampled_ > 5 * options_.flips) return false;
     std::ofstream(options_.out + "/flips", std::ios::app) << n << '\n';
     return true;
   }

@@ -23,15 +23,9 @@ class Form(NamedTuple):
 class Bulk:
     """The files of one rank."""
 
-    def __init__(
-        self, folder: Path, rank: int, not_theirs: Iterable[Any], source: Path | None = None
-    ) -> None:
-        """Write files in `folder`, and read them there or in `source`.
-
-        `not_theirs`: parameters that are kept elsewhere, even if a callback holds them too.
-        """
+    def __init__(self, folder: Path, rank: int, not_theirs: Iterable[Any]) -> None:
+        """`not_theirs`: parameters that are kept elsewhere, even if a callback holds them too."""
         self._folder, self._stem = folder, f"mindspore-bulk-{rank}-"
-        self._source = source or folder
         self.others = {id(parameter) for parameter in not_theirs}
         there = [p.name.removeprefix(self._stem) for p in folder.glob(self._stem + "*")]
         self._files = {int(number) for number in there}  # At first those of a predecessor.
@@ -60,7 +54,13 @@ class Bulk:
 
     def read(self, form: Form) -> bytes:
         """Return the value that a Form stands for."""
-        return (self._source / self._path(form.number).name).read_bytes()
+        return self._path(form.number).read_bytes()
+
+    def lend(self, folder: Path) -> None:
+        """Link the files into another folder, so that they outlast the steps that use them."""
+        for number in self._files:
+            with contextlib.suppress(OSError):  # Then the rehearsal says what it lacks.
+                (folder / self._path(number).name).hardlink_to(self._path(number))
 
     def begin(self) -> None:
         """Begin a call of Model.train, which has other callbacks."""

@@ -26,7 +26,9 @@ _STATE_DICT: Final = "state_dict"  # Marks keys of state_dict(): see of_state_di
 # MindSpore's callbacks that do not change parameters.
 _QUIET: Final = frozenset({"LossMonitor", "ModelCheckpoint", "TimeMonitor"})
 _REPAIRS: Final = frozenset({"TFTRegister", "TrainFaultTolerance"})
-_WRITERS: Final = frozenset({"BackupAndRestore", "ModelCheckpoint", "SummaryCollector"})
+_WRITERS: Final = frozenset(
+    {"BackupAndRestore", "ModelCheckpoint", "OnRequestExit", "SummaryCollector"}
+)
 _SIMPLE: Final = _QUIET | _REPAIRS  # Only their numbers and texts matter.
 
 Kept = dict[Any, Any]  # The kept contents of a thing, by attribute name.
@@ -51,17 +53,26 @@ def repairs(callback: Any) -> bool:
     return _is(callback, _REPAIRS)
 
 
+def _is_writer(kind: type) -> bool:
+    return kind.__name__ in _WRITERS and kind.__module__.startswith("mindspore.")
+
+
+def writes(callback: Any) -> bool:
+    """Return whether a callback is, or extends, one of MindSpore's that write files."""
+    return any(_is_writer(kind) for kind in type(callback).__mro__)
+
+
 def keep_from_writing(callbacks: Sequence[Any]) -> None:
-    """Let those of MindSpore's callbacks that write files do nothing: a rehearsal has no rank."""
-    names = [
-        prefix + when
-        for prefix in ("", "on_train_")
-        for when in ("begin", "epoch_begin", "epoch_end", "step_begin", "step_end", "end")
-    ]
-    for callback in callbacks:
-        if any(kind.__name__ in _WRITERS for kind in type(callback).__mro__):
-            for name in names:
-                setattr(callback, name, _does_nothing)
+    """Let MindSpore's callbacks that write files do nothing, in a process that only rehearses.
+
+    What a program's own class adds to one of them is done.
+    """
+    kinds = {kind for callback in callbacks for kind in type(callback).__mro__ if _is_writer(kind)}
+    for kind in kinds:
+        for prefix in ("", "on_train_"):
+            for when in ("begin", "epoch_begin", "epoch_end", "step_begin", "step_end", "end"):
+                if prefix + when in vars(kind):
+                    setattr(kind, prefix + when, _does_nothing)
 
 
 def _does_nothing(*_: Any) -> None:

@@ -47,6 +47,8 @@ def apply(engine: Engine) -> None:
     usual = module.save_checkpoint
 
     def save(net: Any, *given: Any, append_dict: Any = None, **named: Any) -> None:
+        if engine.rehearses:
+            return  # The rank writes it.
         # "global_step" as a number hides the optimizer's parameter of shape (1,), and neither a
         # successor nor a training that goes on can load it (serialization.py:287).
         mine = {parameter.name for parameter in net.get_parameters()}

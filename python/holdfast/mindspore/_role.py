@@ -52,7 +52,8 @@ def before_import(help_to_save: Callable[[], NoReturn]) -> None:
         import holdfast
 
         holdfast.init()  # Serves the job and exits in here.
-    if role == "MS_WORKER" and _switches.gasp(os.environ):
+    rehearses = bool(os.environ.get("HOLDFAST_REHEARSE"))
+    if role == "MS_WORKER" and _switches.gasp(os.environ) and not rehearses:
         replaces = int(os.environ.get("HOLDFAST_ATTEMPT") or 0) > 1
         if replaces or os.environ.get("HOLDFAST_SPARE_FD"):
             help_to_save()

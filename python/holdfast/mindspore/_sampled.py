@@ -61,22 +61,22 @@ class Sampled:
             self._session.note_at(note, array.ctypes.data, array.nbytes)
 
     def _parts(self, objects: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        yield from ((f"`{name}`", objects[name]) for name in _PLAIN if name in objects)
         if "outputs" in objects:
-            yield "what the network returns", pickle.loads(objects["outputs"])
-        # MindSpore's own callbacks hold times.
-        for callback, kept in zip(self.callbacks, objects.get("callbacks", ())):
-            if not _callbacks.of_mindspore(callback):
-                yield from _contents(f"callback {type(callback).__name__}", kept)
+            yield "what the network returns", objects["outputs"]
         for name, kept in objects.get("named", {}).items():
             yield from _contents(f"`{name}`", kept)
         if packed := objects.get("vars"):
             yield from ((f"`run.{name}`", value) for name, value in pickle.loads(packed).items())
-        yield from ((f"`{name}`", objects[name]) for name in _PLAIN if name in objects)
+        for callback, kept in zip(self.callbacks, objects.get("callbacks", ())):
+            # MindSpore's own callbacks hold times; those that write do nothing in a rehearsal.
+            if not _callbacks.of_mindspore(callback) and not _callbacks.writes(callback):
+                yield from _contents(f"?callback {type(callback).__name__}", kept)
 
     def _note(self, name: str, thing: Any) -> None:
-        """Note a thing. If it can not be digested, its type is noted alone."""
+        """Note a thing, of which `bytes` are a pickle. If it can not be digested, note its type."""
         try:
-            found = digest(thing)
+            found = digest(pickle.loads(thing) if type(thing) is bytes else thing)
         except Exception:  # The training never ends by that.
             found = type(thing).__qualname__
         self._session.note(name, found.encode())
@@ -86,4 +86,4 @@ def _contents(whose: str, kept: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
     for name, packed in kept.items():
         attribute = name[1] if isinstance(name, tuple) else name
         if not isinstance(packed, Form):  # Each process numbers its files itself.
-            yield f"{whose}: {attribute}", pickle.loads(packed)
+            yield f"{whose}: {attribute}", packed

@@ -9,6 +9,7 @@ import struct
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from holdfast import _core
@@ -17,7 +18,7 @@ from holdfast._errors import LeftError, MarkedError, PeerError
 from holdfast._say import say
 from holdfast._seat import Phase
 from holdfast._versions import Versions, say_void, tell
-from holdfast.mindspore import _operators
+from holdfast.mindspore import _bulk, _operators
 from holdfast.mindspore._engine import Engine
 from holdfast.mindspore._image import Changes, Image
 from holdfast.mindspore._last import gasp
@@ -234,6 +235,9 @@ class Steps(Versions):
             self.sampled.begin(is_first)
         if self.sampled.on:
             self._image.show(self.sampled.begun)
+            if _bulk.current is not None and not self.session.rehearses:
+                place = self._engine.place
+                _bulk.current.lend(Path(place.directory) / f"rehearsal-{place.rank}")
         _operators.strict(False)
 
     def end(self, describe: Callable[[], dict[str, Any]]) -> bool:

@@ -255,7 +255,9 @@ class Run:
 
         sampled = trainer.state.sampled
         sampled.callbacks = self._callbacks
-        is_first = self._cb_params.cur_step_num % self._cb_params.batch_num == 1
+        size = self._dataset.get_dataset_size()
+        batch = self._first_batch + self._cb_params.cur_step_num - self._first_step - 1
+        is_first = size > 1 and batch % size == 0
         outputs = trainer.state.step(compute, self._describe, looks, is_first)
         if _bulk.current is not None:
             _bulk.current.sweep(trainer.former.files)

@@ -79,9 +79,7 @@ class Trainer:
             self._network, self.cells = network, Cells(network, self.engine.say_once)
             if self.engine.place.directory:
                 folder = Path(self.engine.place.directory)
-                source = folder.parent if self.engine.rehearses else None
-                theirs = [*known, *self._others]
-                _bulk.current = _bulk.Bulk(folder, self.engine.rank, theirs, source)
+                _bulk.current = _bulk.Bulk(folder, self.engine.rank, [*known, *self._others])
             warn_of_dropout(self.engine, network)
             if self.engine.gasps:
                 _last.warm_up(self.engine.place)
