@@ -24,13 +24,6 @@ agent::Process local(agent::Process global) {
   return global % kNumbers;
 }
 
-template <class T>
-T take(std::vector<T>& from, std::size_t which) {
-  T taken = std::move(from[which]);
-  from.erase(from.begin() + static_cast<std::ptrdiff_t>(which));
-  return taken;
-}
-
 }  // namespace
 
 void World::start_agents() {

@@ -248,16 +248,10 @@ void World::perform(const Transition& t) {
       person_.scheduler = false;
       scheduler_.starting = true;
       return;
-    case Kind::kProof: {
-      const controller::ProvenDead proof = proofs_[t.index];
-      proofs_.erase(proofs_.begin() + static_cast<std::ptrdiff_t>(t.index));
-      return tell_controller(proof);
-    }
-    case Kind::kNotThere: {
-      const controller::NotThere answer = not_there_[t.index];
-      not_there_.erase(not_there_.begin() + static_cast<std::ptrdiff_t>(t.index));
-      return tell_and_check_evictions(answer);
-    }
+    case Kind::kProof:
+      return tell_controller(take(proofs_, t.index));
+    case Kind::kNotThere:
+      return tell_and_check_evictions(take(not_there_, t.index));
     case Kind::kAgentConnect:
     case Kind::kPromote:
     case Kind::kDied:

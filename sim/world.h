@@ -44,6 +44,14 @@ struct Outcome {
   Duration time{};
 };
 
+// Removes an element, and returns it.
+template <class T>
+T take(std::vector<T>& from, std::size_t which) {
+  T taken = std::move(from[which]);
+  from.erase(from.begin() + static_cast<std::ptrdiff_t>(which));
+  return taken;
+}
+
 class World {
  public:
   // `log`: gets each transition in words; may be null.

@@ -70,8 +70,8 @@ void Transfers::receive(Link link, const wire::Move& m) {
   begin();
 }
 
-// Stops all ranks, so that they report what they hold. A step that is under way may become void, and
-// is then made again: no version is lost. All ranks have to make a step between two such stops.
+// Stops all ranks, so that they report what they hold. A step that is under way may become void,
+// and is then made again: no version is lost. All ranks have to make a step between two such stops.
 void Transfers::begin() {
   const bool runs = formation_.stage == Stage::kRunning && rendezvous_.is_proven();
   if (transfer_ && runs) rendezvous_.begin(transfer_->what);

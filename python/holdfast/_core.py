@@ -393,19 +393,10 @@ class Session:
 
     def end_step(self, step: Step) -> bool:
         """End the step. True: a fault made it void, so restore and make it again."""
-        native = CStep(
-            _position(step.position),
-            step.loss,
-            step.learning_rate,
-            step.momentum,
-            step.beta1,
-            step.beta2,
-            step.epsilon,
-            step.weight_decay,
-            step.update_count,
-            (CRange * len(step.used))(*(CRange(*part) for part in step.used)),
-            len(step.used),
-        )
+        s = step
+        rates = s.learning_rate, s.momentum, s.beta1, s.beta2, s.epsilon, s.weight_decay
+        used = (CRange * len(s.used))(*(CRange(*part) for part in s.used))
+        native = CStep(_position(s.position), s.loss, *rates, s.update_count, used, len(s.used))
         is_void = c.c_int()
         check(lib.hf_end_step(self.handle, c.byref(native), c.byref(is_void)))
         return bool(is_void.value)
