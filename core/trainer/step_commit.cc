@@ -1,0 +1,91 @@
+#include "core/trainer/step_commit.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace holdfast::trainer {
+
+using wire::Reason;
+
+void StepCommit::on(const StepEnded& e) {
+  if (!call_.begin(ProgramCall::Kind::kEndStep)) return;
+  HF_ASSERT(training_.state == State::kStepping);
+  target_ = training_.holding.version + 1;
+  loss_ = e.loss;
+  training_.enter(State::kSumming);
+  training_.work(AwaitSums{});
+}
+
+void StepCommit::on(const SumsDone& e) {
+  if (training_.state == State::kSpokenFor) return group_.leave(true);
+  HF_ASSERT(training_.state == State::kSumming);
+  if (e.outcome != Outcome::kDone) return met(e.outcome, e.why);
+  training_.enter(State::kStaging);
+  training_.work(Stage{target_});
+}
+
+void StepCommit::on(const Staged&) {
+  HF_ASSERT(training_.state == State::kStaging);
+  training_.holding.staged = target_;
+  if (!training_.options.protect) return update();
+  if (!group_.exchanges()) return arrive();
+  training_.enter(State::kExchanging);
+  training_.work(ExchangeCopies{target_});
+}
+
+// A holder has the step of its wards before it arrives at the barrier. So once the barrier is
+// complete anywhere, the step is on two hosts.
+void StepCommit::on(const CopiesExchanged& e) {
+  training_.holding.held = e.held;
+  if (training_.state == State::kSpokenFor) return group_.leave(true);
+  HF_ASSERT(training_.state == State::kExchanging);
+  if (e.outcome != Outcome::kDone) return met(e.outcome, "");
+  arrive();
+}
+
+void StepCommit::arrive() {
+  training_.enter(State::kArriving);
+  training_.work(Arrive{});
+}
+
+// If the barrier is complete, every rank has staged the step: any arena can finish it.
+void StepCommit::on(const Arrived& e) {
+  // The plan decides on the step, even if the barrier was complete.
+  if (training_.state == State::kSpokenFor) return group_.leave(true);
+  HF_ASSERT(training_.state == State::kArriving);
+  if (e.outcome != Outcome::kDone) return met(e.outcome, e.why);
+  update();
+}
+
+void StepCommit::update() {
+  training_.enter(State::kUpdating);
+  training_.work(Update{});
+}
+
+void StepCommit::on(const Updated&) {
+  HF_ASSERT(training_.state == State::kUpdating);
+  Holding& holding = training_.holding;
+  holding.version = holding.staged = target_;
+  // Copies that are held for others and lack this step are of no use any more.
+  std::erase_if(holding.held, [&](const auto& copy) { return copy.staged != target_; });
+  for (auto& copy : holding.held) copy.version = target_;
+  training_.enter(State::kStepping);
+  const Generation generation = training_.generation;
+  const Duration since_told = training_.now - told_at_;
+  if (told_generation_ != generation || since_told >= training_.options.progress_interval) {
+    told_generation_ = generation;
+    told_at_ = training_.now;
+    training_.say(wire::Progress{generation, target_, loss_});
+  }
+  call_.answer(Return::What::kCommitted);
+}
+
+void StepCommit::met(Outcome outcome, const std::string& why) {
+  if (outcome == Outcome::kRefused) {
+    return call_.fail({.kind = Reason::Kind::kNotTheSame, .detail = why});
+  }
+  group_.lose(training_.options.replacement_timeout);
+}
+
+}  // namespace holdfast::trainer
