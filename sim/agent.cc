@@ -29,8 +29,7 @@ agent::Process local(agent::Process global) {
 void World::start_agents() {
   const auto count = static_cast<Index>(setup_.agents + (setup_.spare_host ? 1 : 0));
   for (Index i = 0; i < count; ++i)
-    agents_.push_back(
-        {.machine = agent::Machine(options_of(i, i)), .gives_up_at = now_ + kAlonePatience});
+    agents_.emplace_back(options_of(i, i)).gives_up_at = now_ + kAlonePatience;
   for (Index i = 0; i < count; ++i) tell_agent(i, agent::Started{});
 }
 
@@ -68,9 +67,9 @@ void World::start_again(Index lost) {
   if (!setup_.spare_host && agents_.size() > static_cast<Index>(setup_.agents)) return;
   constexpr std::array kAfter = {Duration{}, Duration{200'000'000}, Duration{2'000'000'000}};
   const Index i = agents_.size();
-  agents_.push_back({.machine = agent::Machine(options_of(i, lost)),
-                     .connects_at = now_ + kAfter[choices_.pick(kAfter.size())],
-                     .gives_up_at = now_ + kAlonePatience});
+  AgentProcess& agent = agents_.emplace_back(options_of(i, lost));
+  agent.connects_at = now_ + kAfter[choices_.pick(kAfter.size())];
+  agent.gives_up_at = now_ + kAlonePatience;
   tell_agent(i, agent::Started{});
 }
 

@@ -13,6 +13,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -177,6 +178,7 @@ class World {
     std::uint64_t pause = 0;
   };
   struct AgentProcess {
+    explicit AgentProcess(agent::Options options) : machine(std::move(options)) {}
     agent::Machine machine;
     bool alive = true;
     Index link = kNone;
@@ -511,7 +513,7 @@ class World {
   std::vector<controller::ProvenDead> proofs_;
   std::vector<controller::NotThere> not_there_;  // Answers to probes, on their way.
 
-  std::vector<AgentProcess> agents_;         // The first one runs the scheduler. Empty: by hand.
+  std::deque<AgentProcess> agents_;          // The first one runs the scheduler. Empty: by hand.
   std::uint32_t spawns_fail_ = 0;            // How many of the next starts of processes fail.
   std::int32_t spawns_failed_ = 0;           // How many have failed; fewer than an agent tries.
   agent::Process next_process_ = 1'000'000;  // The number of the next process started by hand.
