@@ -76,8 +76,8 @@ struct Place {
   wire::Ending ending;           // How `previous` ended.
   Predecessor predecessor;       // What the next process is told.
   std::uint64_t detected_ns = 0;
-  std::string error;  // The newest exception that ended a process of this place,
-  Version error_version = kNoVersion;
+  std::string error;                   // The newest exception that ended a process of this place,
+  Version error_version = kNoVersion;  // and the last step that this process had made.
 };
 
 // The link to the scheduler.
@@ -120,7 +120,7 @@ struct Job {
   [[nodiscard]] bool is_local() const {
     return worker_places() == options.world_size && std::ssize(options.workers) == worker_places();
   }
-  // Whether it is a spare host without places, so far or again.
+  // Whether this host is a spare host without places, so far or again.
   [[nodiscard]] bool waits_for_places() const {
     return options.spare_host && !options.drained && worker_places() == 0;
   }

@@ -31,8 +31,8 @@ class Placement {
         reporter_(reporter) {}
 
   void start_all();
-  void died(Place& place, const Died& e);  // The process of this place.
-  void explain(const Died& e);             // How the former process of a place has ended.
+  void died(Place& place, const Died& e);  // Requires that the process has this place.
+  void explain(const Died& e);  // It has become known how the former process of a place ended.
   void not_started(const SpawnFailed& e);
   void pause_over(std::uint64_t pause);
   void receive(const wire::Places& m);

@@ -27,8 +27,8 @@ class RehearsalRunner {
   // All ranks have made a step in this generation.
   void hear_of_step(Generation generation);
   void pause_over(std::uint64_t pause);
-  void died(const Died& e);                // The process under way.
-  void not_started(const SpawnFailed& e);  // The process under way.
+  void died(const Died& e);                // Requires that the process is under_way().
+  void not_started(const SpawnFailed& e);  // Requires that the process is under_way().
 
   [[nodiscard]] Process under_way() const { return rehearsals_.under_way(); }  // 0: none.
   [[nodiscard]] std::vector<wire::RehearsalState> verdicts() const {
