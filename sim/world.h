@@ -238,14 +238,14 @@ class World {
     kPauseOver,
     kGrace,
     kAgentAlone,
-    kRehearsalEnds,
     kPersonWorker,
     kPersonScheduler,
     kProof,
     kNotThere,
     kAskConnect,
     kAddressesFound,
-    kAddressesOverdue
+    kAddressesOverdue,
+    kRehearsalEnds
   };
   struct Transition {
     Kind kind;
