@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <set>
+#include <utility>
 
 namespace holdfast::trainer {
 namespace {
@@ -16,7 +18,7 @@ class TrainerTest : public ::testing::Test {
  protected:
   Actions bring(const Event& event) {
     now_ += 1ms;
-    auto actions = machine_.step(now_, event);
+    auto actions = machine_->step(now_, event);
     for (const auto& action : actions) {
       if (const auto* given = std::get_if<Do>(&action)) work_.push_back(given->work);
     }
@@ -97,7 +99,7 @@ class TrainerTest : public ::testing::Test {
                    .forming_patience = 20s,
                    .scheduler_timeout = 30s,
                    .progress_interval = 250ms};
-  Machine machine_{options_};
+  std::optional<Machine> machine_{std::in_place, options_};
   std::vector<Work> work_;
   Instant now_{};
 };
@@ -109,7 +111,7 @@ TEST_F(TrainerTest, MakesAStep) {
   (void)take<Update>();
   EXPECT_NE(said<wire::Progress>(bring(Updated{})), nullptr);
   EXPECT_EQ(take<Return>().what, What::kCommitted);
-  EXPECT_EQ(machine_.holding(), (Holding{5, 5}));
+  EXPECT_EQ(machine_->holding(), (Holding{5, 5}));
 }
 
 TEST_F(TrainerTest, SaysOnlyTheFirstOfManyQuickSteps) {
@@ -156,14 +158,14 @@ TEST_F(TrainerTest, AStepThatThePlanDoesNotMakeIsVoid) {
   stand();
   arrive();
   (void)bring(Arrived{Outcome::kStopped});  // A peer has ended the group before the scheduler did.
-  EXPECT_EQ(machine_.state(), State::kUncertain);
+  EXPECT_EQ(machine_->state(), State::kUncertain);
   EXPECT_NE(said<wire::Report>(stop(true)), nullptr);
   (void)take<LeaveGroup>();
   (void)bring(LeftGroup{});
   (void)go(2, 4);
   (void)take<Unstage>();
   EXPECT_EQ(take<Return>().what, What::kVoid);
-  EXPECT_EQ(machine_.holding(), (Holding{4, 4}));
+  EXPECT_EQ(machine_->holding(), (Holding{4, 4}));
 }
 
 TEST_F(TrainerTest, FormsAnewWhereAFaultCameBetweenTwoSteps) {
@@ -232,7 +234,7 @@ TEST_F(TrainerTest, AStopTakesBackAnOrderThatWaitsForTheThread) {
   (void)take<LeaveGroup>();
   (void)bring(LeftGroup{});
   EXPECT_TRUE(work_.empty());
-  EXPECT_EQ(machine_.generation(), 1U);
+  EXPECT_EQ(machine_->generation(), 1U);
   (void)repair(3, 5, wire::Act::kFinish);
   (void)take<Repair>();
 }
@@ -272,8 +274,8 @@ TEST_F(TrainerTest, EndsWhereNobodyTellsOfAFault) {
   stand();
   arrive();
   (void)bring(Arrived{Outcome::kStopped});
-  ASSERT_TRUE(machine_.deadline().has_value());
-  now_ = *machine_.deadline();
+  ASSERT_TRUE(machine_->deadline().has_value());
+  now_ = *machine_->deadline();
   (void)bring(TimePassed{});
   EXPECT_EQ(take<Return>().reason.kind, wire::Reason::Kind::kNoCause);
 }
@@ -291,7 +293,7 @@ TEST_F(TrainerTest, RanksThatDoNotDoTheSameFail) {
 
 TEST_F(TrainerTest, AnUnprotectedTrainingEndsAtTheFirstFault) {
   options_.protect = false;
-  machine_ = Machine(options_);
+  machine_.emplace(options_);
   stand();
   (void)bring(StepEnded{});
   (void)take<AwaitSums>();
@@ -311,7 +313,7 @@ TEST_F(TrainerTest, AnUnprotectedTrainingEndsAtTheFirstFault) {
 // A report would lead to a plan, which could only name what is missing, not the cause.
 TEST_F(TrainerTest, NobodySpeaksForAnUnprotectedRank) {
   options_.protect = false;
-  machine_ = Machine(options_);
+  machine_.emplace(options_);
   stand();
   (void)bring(StepEnded{});
   (void)take<AwaitSums>();
@@ -356,7 +358,7 @@ TEST_F(TrainerTest, HearsTheEndOfTheJobWhereItWaits) {
 
 TEST_F(TrainerTest, AWorldOfItsOwnNeedsNobody) {
   options_.solo = true;
-  machine_ = Machine(options_);
+  machine_.emplace(options_);
   (void)bring(JoinCalled{});
   EXPECT_EQ(take<Repair>().order.act, wire::Act::kBegin);
   (void)bring(Repaired{{0, 0}, ""});
@@ -423,7 +425,7 @@ TEST_F(ExchangeTest, ArrivesOnceTheCopiesAreExchanged) {
   (void)take<Update>();
   (void)bring(Updated{});
   EXPECT_EQ(take<Return>().what, What::kCommitted);
-  EXPECT_EQ(machine_.holding(), (Holding{5, 5, true, {{3, 5, 5}}}));
+  EXPECT_EQ(machine_->holding(), (Holding{5, 5, true, {{3, 5, 5}}}));
 }
 
 TEST_F(ExchangeTest, SaysWhatItHoldsOnceAFaultHasMetIt) {
@@ -438,7 +440,7 @@ TEST_F(ExchangeTest, SaysWhatItHoldsOnceAFaultHasMetIt) {
   (void)go(2, 4);
   (void)take<Unstage>();
   EXPECT_EQ(take<Return>().what, What::kVoid);
-  EXPECT_EQ(machine_.holding(), (Holding{4, 4, true, {{3, 4, 4}}}));
+  EXPECT_EQ(machine_->holding(), (Holding{4, 4, true, {{3, 4, 4}}}));
 }
 
 TEST_F(ExchangeTest, SaysAtTheBarrierWhatHasCome) {
@@ -459,7 +461,7 @@ TEST_F(ExchangeTest, DropsWhatItHoldsNoMoreWithTheNextStep) {
   (void)bring(Arrived{});
   (void)take<Update>();
   (void)bring(Updated{});
-  EXPECT_EQ(machine_.holding().held, (std::vector<wire::HeldCopy>{{3, 5, 5}}));
+  EXPECT_EQ(machine_->holding().held, (std::vector<wire::HeldCopy>{{3, 5, 5}}));
 }
 
 TEST(TrainerTable, NamesEveryStateAndLeadsFromTheFirstToEach) {
@@ -479,13 +481,13 @@ TEST_F(TrainerTest, SaysThatALinkedGroupHasEndedUntilItHearsWhy) {
   stand(true);
   arrive();
   EXPECT_EQ(said<wire::GroupLost>(bring(Arrived{.outcome = Outcome::kStopped})), nullptr);
-  EXPECT_EQ(machine_.state(), State::kUncertain);
+  EXPECT_EQ(machine_->state(), State::kUncertain);
   for (int times = 0; times < 3; ++times) {
-    now_ = *machine_.deadline();
+    now_ = *machine_->deadline();
     EXPECT_NE(said<wire::GroupLost>(bring(TimePassed{})), nullptr);
   }
   EXPECT_NE(said<wire::Report>(stop(true)), nullptr);
-  EXPECT_EQ(machine_.state(), State::kLeaving);
+  EXPECT_EQ(machine_->state(), State::kLeaving);
 }
 
 TEST_F(TrainerTest, GivesUpALinkedGroupOfWhoseEndNobodyTells) {
@@ -493,8 +495,8 @@ TEST_F(TrainerTest, GivesUpALinkedGroupOfWhoseEndNobodyTells) {
   arrive();
   (void)bring(Arrived{.outcome = Outcome::kStopped});
   const Instant end = now_ + options_.replacement_timeout;
-  while (machine_.deadline() && machine_.state() == State::kUncertain) {
-    now_ = *machine_.deadline();
+  while (machine_->deadline() && machine_->state() == State::kUncertain) {
+    now_ = *machine_->deadline();
     (void)bring(TimePassed{});
   }
   EXPECT_EQ(take<Return>().reason.kind, Reason::Kind::kNoCause);
@@ -508,11 +510,11 @@ TEST_F(TrainerTest, SaysSoAlsoOfALinkedGroupThatCouldNotBeFormed) {
   (void)bring(StepBegun{});
   (void)take<JoinGroup>();
   (void)bring(NotFormed{.why = "a link has ended", .linked = true});
-  now_ = *machine_.deadline();
+  now_ = *machine_->deadline();
   EXPECT_NE(said<wire::GroupLost>(bring(TimePassed{})), nullptr);
   // The rank goes on saying so until it gives up.
-  while (machine_.deadline() && machine_.state() == State::kUncertain) {
-    now_ = *machine_.deadline();
+  while (machine_->deadline() && machine_->state() == State::kUncertain) {
+    now_ = *machine_->deadline();
     (void)bring(TimePassed{});
   }
   EXPECT_EQ(take<Return>().reason.kind, Reason::Kind::kNotFormed);
