@@ -22,6 +22,7 @@
 #include "core/trainer/machine.h"
 #include "sim/checkers.h"
 #include "sim/choices.h"
+#include "sim/outcome.h"
 #include "sim/setup.h"
 
 namespace holdfast::sim {
@@ -33,16 +34,6 @@ inline constexpr Duration kTopologyTimeout = std::chrono::seconds(60);
 // How long a process tries to reach a scheduler before it gives up.
 inline constexpr Duration kAlonePatience = std::chrono::seconds(60);
 inline constexpr Duration kReplacementTimeout = std::chrono::seconds(60);
-
-struct Outcome {
-  std::string violation;  // The violated invariant; empty: none.
-  wire::Reason reason;    // Why the job ended.
-  bool success = false;
-  std::uint64_t hash = 0;  // A hash of all that happened: equal tapes give equal hashes.
-  std::uint32_t transitions = 0;
-  std::uint32_t faults = 0;
-  Duration time{};
-};
 
 // Removes an element, and returns it.
 template <class T>
