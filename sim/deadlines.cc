@@ -23,7 +23,7 @@ std::optional<Instant> Deadlines::next() const {
   for (const Worker& worker : job_.workers) {
     if (!worker.alive) continue;
     consider(worker.paused_until);
-    if (const auto end = KeyExchange::ends(worker)) consider(*end);
+    if (const auto end = ValueExchange::ends(worker)) consider(*end);
     if (worker.addresses_due) consider(*worker.addresses_due);
     if (worker.trainer && worker.trainer->deadline()) consider(*worker.trainer->deadline());
     if (!job_.setup.agent && worker.link == kNone) consider(worker.gives_up_at);

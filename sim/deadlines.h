@@ -1,4 +1,5 @@
-// Deadlines: when something happens because time passes. Heartbeats are among it.
+// Deadlines: the moments at which something happens because time passes: heartbeats, timeouts, ends
+// of pauses.
 #pragma once
 
 #include <optional>

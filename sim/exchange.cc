@@ -16,33 +16,33 @@ constexpr std::uint64_t kFirstEnlisting = 1'000;
 
 }  // namespace
 
-std::uint64_t KeyExchange::own_value(const Worker& worker) {
+std::uint64_t ValueExchange::own_value(const Worker& worker) {
   return derive(worker.process, 0x9ef);
 }
 
-bool KeyExchange::wants_to_exchange(const Worker& worker) const {
+bool ValueExchange::wants_to_exchange(const Worker& worker) const {
   if (!job_.setup.exchange || worker.exchange.over || worker.leaving) return false;
   if (worker.program == Program::kExchanging) return true;
   return worker.program == Program::kSpare && !has_all(worker);
 }
 
-bool KeyExchange::has_all(const Worker& worker) const {
+bool ValueExchange::has_all(const Worker& worker) const {
   return worker.exchange.got.size() == static_cast<std::size_t>(job_.setup.ranks);
 }
 
-void KeyExchange::list(Index i, std::vector<Transition>& possible) const {
+void ValueExchange::list(Index i, std::vector<Transition>& possible) const {
   const Worker& worker = job_.workers[i];
   if (job_.scheduler.machine && worker.exchange.link == kNone && wants_to_exchange(worker)) {
     possible.push_back({Transition::Kind::kAskConnect, i});
   }
 }
 
-std::optional<Instant> KeyExchange::ends(const Worker& worker) {
+std::optional<Instant> ValueExchange::ends(const Worker& worker) {
   if (worker.program != Program::kExchanging) return std::nullopt;
   return worker.exchange.since + kPatience;
 }
 
-void KeyExchange::ask(Index index) {
+void ValueExchange::ask(Index index) {
   Worker& worker = job_.workers[index];
   worker.exchange.link = scheduler_.connect(index, kNone);
   job_.links.back().exchanges = true;
@@ -54,7 +54,7 @@ void KeyExchange::ask(Index index) {
   if (worker.program == Program::kExchanging) put_own(worker);
 }
 
-void KeyExchange::put_own(Worker& worker) {
+void ValueExchange::put_own(Worker& worker) {
   job_.checkers.gave(worker.rank, own_value(worker));
   connections_.send_up(
       worker.exchange.link,
@@ -63,7 +63,7 @@ void KeyExchange::put_own(Worker& worker) {
 }
 
 // Sends the last Put again if it was not answered; else asks for the newest version of the list.
-void KeyExchange::enlist(Worker& worker) {
+void ValueExchange::enlist(Worker& worker) {
   auto& exchange = worker.exchange;
   if (exchange.enlisted) return;
   if (!exchange.answered) return connections_.send_up(exchange.link, exchange.enlisting);
@@ -74,7 +74,7 @@ void KeyExchange::enlist(Worker& worker) {
           .id = kListId, .keys = {kList}, .at_once = looks, .newer_than = exchange.list.version});
 }
 
-void KeyExchange::hear_of_list(Worker& worker, const wire::Got& got) {
+void ValueExchange::hear_of_list(Worker& worker, const wire::Got& got) {
   auto& exchange = worker.exchange;
   if (!exchange.answered || exchange.enlisted) return;  // The answer came a second time.
   if (got.found) job_.checkers.saw_list(got.version, got.value);
@@ -88,7 +88,7 @@ void KeyExchange::hear_of_list(Worker& worker, const wire::Got& got) {
   connections_.send_up(exchange.link, exchange.enlisting);
 }
 
-void KeyExchange::begin(Index index) {
+void ValueExchange::begin(Index index) {
   Worker& worker = job_.workers[index];
   worker.program = Program::kExchanging;
   worker.exchange.since = job_.now;
@@ -96,14 +96,14 @@ void KeyExchange::begin(Index index) {
   if (worker.exchange.link != kNone) put_own(worker);
 }
 
-void KeyExchange::end(Index index) {
+void ValueExchange::end(Index index) {
   Worker& worker = job_.workers[index];
   worker.program = Program::kOpening;
   if (worker.exchange.link != kNone) connections_.client_is_gone(worker.exchange.link, false);
   worker.exchange.link = kNone;
 }
 
-void KeyExchange::hear(Index index, const wire::Message& message) {
+void ValueExchange::hear(Index index, const wire::Message& message) {
   Worker& worker = job_.workers[index];
   if (std::holds_alternative<wire::JobEnded>(message)) {
     worker.exchange.over = true;

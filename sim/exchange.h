@@ -1,4 +1,4 @@
-// KeyExchange: the exchange of ranks before their sessions, by key-values of the scheduler, on a
+// ValueExchange: the exchange of ranks before their sessions, by key-values of the scheduler, on a
 // connection of its own. Each process puts a number of its own, and gets the numbers of all ranks.
 // A spare asks before it has a rank. Each process also appends itself to the list, one value that
 // all change.
@@ -15,9 +15,9 @@
 
 namespace holdfast::sim {
 
-class KeyExchange {
+class ValueExchange {
  public:
-  KeyExchange(Job& job, Connections& connections, SchedulerShell& scheduler)
+  ValueExchange(Job& job, Connections& connections, SchedulerShell& scheduler)
       : job_(job), connections_(connections), scheduler_(scheduler) {}
 
   // When this worker has waited for too long; nullopt: it does not wait.

@@ -44,7 +44,7 @@ bool Training::has_formed(const Worker& worker) const {
 }
 
 bool Training::can_train(const Worker& worker) const {
-  if (const auto end = KeyExchange::ends(worker)) return *end <= job_.now && !worker.leaving;
+  if (const auto end = ValueExchange::ends(worker)) return *end <= job_.now && !worker.leaving;
   if (worker.program == Program::kOpening) {
     return !memory_.owner_lives(memory_.arena(worker), worker);
   }

@@ -16,7 +16,7 @@ namespace holdfast::sim {
 
 class Workers {
  public:
-  Workers(Job& job, Connections& connections, const Journal& journal, KeyExchange& exchange,
+  Workers(Job& job, Connections& connections, const Journal& journal, ValueExchange& exchange,
           WorkerEvents& events)
       : job_(job),
         connections_(connections),
@@ -41,7 +41,7 @@ class Workers {
   Job& job_;
   Connections& connections_;
   const Journal& journal_;
-  KeyExchange& exchange_;
+  ValueExchange& exchange_;
   WorkerEvents& events_;
 };
 

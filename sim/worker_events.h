@@ -18,7 +18,8 @@ class WorkerEvents {
     std::variant<member::Event, trainer::Event> event;
   };
 
-  // `deliver`: lets the machine handle the event, and carries out its actions.
+  // `deliver`: lets the worker's machine handle the event, and carries out its actions. World gives
+  // it, so that Workers and Training need not know each other.
   explicit WorkerEvents(std::function<void(const Told&)> deliver) : deliver_(std::move(deliver)) {}
 
   void tell_member(Index worker, const member::Event& event) { add({worker, event}); }

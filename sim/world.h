@@ -65,7 +65,7 @@ class World {
   Journal journal_{job_};
   Memory memory_{job_, journal_};
   SchedulerShell scheduler_{job_, connections_, journal_};
-  KeyExchange exchange_{job_, connections_, scheduler_};
+  ValueExchange exchange_{job_, connections_, scheduler_};
   WorkerEvents events_{[this](const auto& told) { deliver(told); }};
   Workers workers_{job_, connections_, journal_, exchange_, events_};
   Training training_{job_, journal_, memory_, events_};

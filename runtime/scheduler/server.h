@@ -1,6 +1,7 @@
 // Server: carries out what the controller machine decides, and tells it what happens.
 //
-// Decides nothing itself. Everything runs in the loop's thread.
+// Decides nothing itself. Everything runs in the loop's thread. Its parts (AnswerQueue,
+// ReportPublisher, ...) do not know it, nor each other.
 #pragma once
 
 #include <cstdint>
