@@ -9,6 +9,7 @@
 namespace holdfast::sim {
 
 struct Transition {
+  // A run's hash depends on these numbers: add new ones at the end.
   enum class Kind : std::uint8_t {
     kUp,
     kDown,
@@ -33,14 +34,14 @@ struct Transition {
     kPauseOver,
     kGrace,
     kAgentAlone,
-    kRehearsalEnds,
     kPersonWorker,
     kPersonScheduler,
     kProof,
     kNotThere,
     kAskConnect,
     kAddressesFound,
-    kAddressesOverdue
+    kAddressesOverdue,
+    kRehearsalEnds
   };
 
   Kind kind;
