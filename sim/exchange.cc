@@ -11,7 +11,7 @@ namespace {
 
 // Longer than any wait of the scheduler. So it runs out only if a process has ended early, without
 // the exchange.
-constexpr Duration kPatience = std::chrono::seconds(200);
+constexpr Duration kExchangePatience = std::chrono::seconds(200);
 constexpr std::uint64_t kFirstEnlisting = 1'000;
 
 }  // namespace
@@ -39,7 +39,7 @@ void ValueExchange::list(Index i, std::vector<Transition>& possible) const {
 
 std::optional<Instant> ValueExchange::ends(const Worker& worker) {
   if (worker.program != Program::kExchanging) return std::nullopt;
-  return worker.exchange.since + kPatience;
+  return worker.exchange.since + kExchangePatience;
 }
 
 void ValueExchange::ask(Index index) {
