@@ -58,8 +58,9 @@ agent::Options Agents::options_of(Index i, Index of) const {
 // Starts the command of a lost host again, on another host. The loss may not be known yet.
 void Agents::start_again(Index lost) {
   if (!job_.agents[0].runs()) return;  // The job is over.
-  if (!job_.setup.restarts || job_.agents.size() > static_cast<Index>(job_.setup.agents) + 1)
+  if (!job_.setup.restarts || job_.agents.size() > static_cast<Index>(job_.setup.agents) + 1) {
     return;
+  }
   if (!job_.setup.spare_host && job_.agents.size() > static_cast<Index>(job_.setup.agents)) return;
   constexpr std::array kAfter = {Duration{}, Duration{200'000'000}, Duration{2'000'000'000}};
   const Index i = job_.agents.size();
@@ -302,10 +303,12 @@ void Agents::look(Index index) {
     if (worker.paused_until <= job_.now) worker.stopped.reset();
     if (worker.alive && worker.stopped) seen.stopped.insert(number_at_agent(worker.process));
   }
-  if (job_.scheduler.paused_until <= job_.now || !job_.scheduler.machine)
+  if (job_.scheduler.paused_until <= job_.now || !job_.scheduler.machine) {
     job_.scheduler.stopped.reset();
-  if (index == 0 && job_.scheduler.stopped)
+  }
+  if (index == 0 && job_.scheduler.stopped) {
     seen.stopped.insert(number_at_agent(job_.scheduler.process));
+  }
   agent.last_look = job_.now;
   agent.next_look = job_.now + agent::kLookEvery;
   tell(index, seen);

@@ -28,8 +28,9 @@ std::optional<Instant> Deadlines::next() const {
     if (worker.trainer && worker.trainer->deadline()) consider(*worker.trainer->deadline());
     if (!job_.setup.agent && worker.link == kNone) consider(worker.gives_up_at);
   }
-  for (Index i = connections_.first_open(); i < job_.links.size(); ++i)
+  for (Index i = connections_.first_open(); i < job_.links.size(); ++i) {
     consider(job_.links[i].stalled_until);
+  }
   for (const auto& agent : job_.agents) {
     if (!agent.runs()) continue;
     for (const Instant at : agent.graces) consider(at);

@@ -208,8 +208,9 @@ void ElectionSchedulers::carry_out(Index p, const election::Lead& lead) {
   if (jobs_.runs[run].token.empty()) jobs_.runs[run].token = host.token;
   if (lead.takes_over) {
     const bool is_its_own = run == host.run || host.by_hand_again || host.tried.contains(run);
-    if (jobs_.runs[run].token != host.token)
+    if (jobs_.runs[run].token != host.token) {
       jobs_.violate("E9: a job of another token is taken over");
+    }
     if (!is_its_own && !lived_since(run, s.started)) {
       jobs_.violate("E7: a run is taken over whose scheduler has not lived meanwhile");
     }
@@ -259,8 +260,9 @@ void ElectionSchedulers::begin(Index p) {
     const std::uint64_t run = s.lead->key.leader.run;
     if (s.options.standby) jobs_.violate("E3: one that stands by begins a run");
     // Only if it saw the run: one that starts after the end can not know. Its agent ends it.
-    if (jobs_.runs[run].ended && s.saw_job && s.stands_by == run)
+    if (jobs_.runs[run].ended && s.saw_job && s.stands_by == run) {
       jobs_.violate("E3: a run is begun anew that has ended");
+    }
     for (const auto& other : jobs_.schedulers) {
       const bool stands_by = &other != &s && other.alive && jobs_.etcd.journal &&
                              *jobs_.etcd.journal != run && other.stands_by == *jobs_.etcd.journal &&
@@ -302,8 +304,9 @@ void ElectionSchedulers::serve(Index p) {
     if (!jobs_.ending) return true;
     const std::uint64_t run = jobs_.schedulers[p].lead->key.leader.run;
     if (jobs_.runs[run].ended) return true;  // Done before, but the answer was lost.
-    if (jobs_.etcd.journal != run)
+    if (jobs_.etcd.journal != run) {
       jobs_.violate("E1: the journal is of another run than its scheduler");
+    }
     jobs_.tell(cat("run ", run, " ends"));
     jobs_.etcd.journal.reset();
     jobs_.runs[run].ended = jobs_.now();

@@ -187,8 +187,9 @@ void Faults::stand_still() {
   job_.last_fault = std::max(job_.last_fault, job_.now);
   // An agent that has missed a look counts the looks anew.
   for (auto& agent : job_.agents) {
-    if (agent.next_look && job_.now > agent.last_look + 2 * agent::kLookEvery)
+    if (agent.next_look && job_.now > agent.last_look + 2 * agent::kLookEvery) {
       agent.stood_still = job_.now;
+    }
     agent.disturbed = std::max(agent.disturbed, job_.now);
   }
   excuse_last_calls(job_.now);

@@ -109,8 +109,9 @@ void SchedulerShell::kill(std::int32_t code, bool store_survives) {
   proofs_.clear();
   not_there_.clear();
   bool speaks = false;
-  for (Index i = connections_.first_open(); i < job_.links.size(); ++i)
+  for (Index i = connections_.first_open(); i < job_.links.size(); ++i) {
     speaks = speaks || !job_.links[i].down.empty();
+  }
   const bool loses = code != 0 && !by_itself && speaks && job_.choices.pick(2) == 0;
   for (Index i = connections_.first_open(); i < job_.links.size(); ++i) {
     auto& link = job_.links[i];

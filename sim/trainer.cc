@@ -118,8 +118,9 @@ bool Training::has_ended(const Worker& worker) const {
 
 void Training::carry_out(Index index, const trainer::Action& action) {
   Worker& worker = job_.workers[index];
-  if (job_.log.is_wanted())
+  if (job_.log.is_wanted()) {
     job_.log.tell(cat("    ", worker.node_id, "'s trainer: ", to_words(action)));
+  }
   job_.log.fold(action.index());
   if (const auto* given = std::get_if<trainer::Do>(&action)) {
     if (is<trainer::Repair>(given->work)) worker.said_parked = worker.repair_stopped = false;
@@ -149,8 +150,9 @@ void Training::resume(Index index, const trainer::Resume& action) {
     const std::string& endpoint = peers[rank].endpoint;
     worker.host_of[rank] = memory_.host_named(endpoint.substr(0, endpoint.find(':')));
   }
-  if (job_.setup.hosts)
+  if (job_.setup.hosts) {
     worker.holder_of = planner::holders({worker.host_of.begin(), worker.host_of.end()});
+  }
   const auto at = static_cast<std::size_t>(worker.rank);
   const bool is_fenced = journal_.has_roster() &&
                          journal_.formation()->roster.at(at).incarnation != worker.incarnation;
@@ -459,8 +461,9 @@ void Training::check_told(const Worker& worker, trainer::Return::What what) {
 void Training::fail(Index index, const wire::Reason& reason) {
   job_.workers[index].program = Program::kFailed;
   job_.workers[index].work.clear();
-  if (job_.workers[index].over)
+  if (job_.workers[index].over) {
     job_.workers[index].leaving = 1;  // The job is over: no need to report.
+  }
   events_.tell_member(index, member::TrainingFailed{reason});
 }
 

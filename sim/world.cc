@@ -143,10 +143,12 @@ void World::list_processes() {
     add(job_.person.workers[i].at <= job_.now, Kind::kPersonWorker, i);
   }
   add(job_.person.scheduler, Kind::kPersonScheduler, 0);
-  for (Index i = 0; runs && i < scheduler_.proofs().size(); ++i)
+  for (Index i = 0; runs && i < scheduler_.proofs().size(); ++i) {
     possible_.push_back({Kind::kProof, i});
-  for (Index i = 0; runs && i < scheduler_.not_there().size(); ++i)
+  }
+  for (Index i = 0; runs && i < scheduler_.not_there().size(); ++i) {
     possible_.push_back({Kind::kNotThere, i});
+  }
 }
 
 void World::list_transitions() {

@@ -21,8 +21,9 @@ void AnswerQueue::add(const controller::Answer& answer) {
   std::size_t& waiting = waiting_[answer.found.get()];
   if (++waiting == 1) waiting_bytes_ += answer.found->value.size();
   if (waiting_bytes_ > 2 * controller::kMaxStoredBytes) {
-    if (const auto found = connections_.find(answer.link); found != connections_.end())
+    if (const auto found = connections_.find(answer.link); found != connections_.end()) {
       found->second->close();
+    }
   }
   send();
 }
