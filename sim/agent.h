@@ -25,7 +25,8 @@ class Agents {
         workers_(workers) {}
 
   void start();
-  void start_again(Index lost);
+  void start_again(Index lost);  // The command of a lost host, on another one.
+  // Adds what the agents could do next.
   void list(std::vector<Transition>& possible) const;
   void perform(const Transition& transition);
   void tell(Index agent, const agent::Event& event);

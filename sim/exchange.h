@@ -22,6 +22,7 @@ class ValueExchange {
 
   // When this worker has waited for too long; nullopt: it does not wait.
   [[nodiscard]] static std::optional<Instant> ends(const Worker& worker);
+  // Adds what the worker could do next for its exchange.
   void list(Index worker, std::vector<Transition>& possible) const;
 
   void begin(Index worker);  // Its rank is known.

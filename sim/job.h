@@ -25,10 +25,13 @@ inline constexpr Duration kTopologyTimeout = std::chrono::seconds(60);
 inline constexpr Duration kAlonePatience = std::chrono::seconds(60);
 inline constexpr Duration kReplacementTimeout = std::chrono::seconds(60);
 
-struct Letter {  // A message as it is on its way.
+// A message as it is on its way.
+struct Letter {
   std::uint8_t kind = 0;
   std::string body;
 };
+
+// A connection of a worker or an agent to the scheduler.
 struct Connection {
   Index worker = kNone;  // kNone: an agent's.
   Index agent = kNone;
@@ -42,6 +45,7 @@ struct Connection {
   bool closed_by_scheduler = false;
   Instant stalled_until{};
 };
+
 struct Job {
   Job(const Setup& setup_of_run, Choices& choices_of_run, std::vector<std::string>* lines)
       : setup(setup_of_run),
@@ -65,7 +69,7 @@ struct Job {
   Prng prng{1};
   Instant now{};
   std::uint32_t struck = 0;  // The faults that have happened: a mask of bit(Fault).
-  Instant last_fault{};      // When the last fault ended.
+  Instant last_fault{};      // When the last fault has ended, or will end.
 
   std::deque<Worker> workers;    // Dead ones, too.
   std::deque<Connection> links;  // The Link of a Connection is its index + 1.

@@ -24,7 +24,7 @@ class Journal {
   [[nodiscard]] bool has_ended() const {
     return formation_ && formation_->stage == wire::Stage::kEnded;
   }
-  // Before there is a durable roster, the first process to register decides which host counts.
+  // Before there is a roster, the first process to register decides which host counts.
   [[nodiscard]] bool has_roster() const { return formation_ && !formation_->roster.empty(); }
   [[nodiscard]] bool finished(Rank rank) const;
   [[nodiscard]] bool any_finished() const;

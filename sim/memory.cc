@@ -48,7 +48,6 @@ Holding Memory::holding(const Worker& worker) const {
   return holding;
 }
 
-// Brings the private parts that the worker holds to the version of its own arena.
 void Memory::settle(const Worker& worker) {
   const Version v = arena(worker).version;
   for (auto& [key, part] : private_parts_) {
@@ -62,14 +61,12 @@ void Memory::forget_held(const Worker& worker) {
   std::erase_if(private_parts_, [&](const auto& entry) { return is_held_by(worker, entry.first); });
 }
 
-// The worker has made a step: it drops held parts for which that step has not come.
 void Memory::drop_the_rest(const Worker& worker) {
   std::erase_if(private_parts_, [&](const auto& entry) {
     return is_held_by(worker, entry.first) && entry.second.staged != arena(worker).version;
   });
 }
 
-// Once the group has formed, the holder gets parts that it lacks. False: a ward has lost its own.
 bool Memory::seed(const Worker& worker) {
   if (!job_.setup.holders) return true;
   settle(worker);
@@ -84,7 +81,6 @@ bool Memory::seed(const Worker& worker) {
   return true;
 }
 
-// The arenas on the hosts where the ranks' seats are.
 std::vector<Arena> Memory::arenas_in_use() const {
   std::vector<Arena> found;
   for (Rank rank = 0; rank < job_.setup.ranks; ++rank) {
@@ -99,7 +95,6 @@ std::vector<Arena> Memory::arenas_in_use() const {
   return found;
 }
 
-// The held part from which the worker receives its private part; null: it receives none.
 const PrivatePart* Memory::private_source(const Worker& worker, const trainer::Repair& work) {
   const auto& source = work.order.private_source;
   if (!job_.setup.holders || source.holder == kNoRank) return nullptr;

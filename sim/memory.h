@@ -38,6 +38,7 @@ class Memory {
   [[nodiscard]] const Arena& arena(const Worker& worker) const {
     return arena(host_of(worker), worker.rank);
   }
+  // The arenas on the hosts where the ranks' seats are.
   [[nodiscard]] std::vector<Arena> arenas_in_use() const;
   // Whether the process that opened the arena last lives, and is another one than `opener`.
   [[nodiscard]] bool owner_lives(const Arena& arena, const Worker& opener) const;
@@ -49,12 +50,16 @@ class Memory {
   [[nodiscard]] PrivatePart& held(Index host, Rank holder, Rank ward) {
     return private_parts_[{host, holder, ward}];
   }
+  // The held part from which the worker receives its private part; null: it receives none.
   [[nodiscard]] const PrivatePart* private_source(const Worker& worker,
                                                   const trainer::Repair& work);
   [[nodiscard]] Holding holding(const Worker& worker) const;
+  // Brings the private parts that the worker holds to the version of its own arena.
   void settle(const Worker& worker);
   void forget_held(const Worker& worker);
+  // The worker has made a step: it drops held parts for which that step has not come.
   void drop_the_rest(const Worker& worker);
+  // Once the group has formed, the holder gets parts that it lacks. False: a ward has lost its own.
   bool seed(const Worker& worker);
 
   void lose(const Worker& worker);  // The memory of one worker.

@@ -42,6 +42,8 @@ enum class Program : std::uint8_t {
   kEnded,
   kFailed
 };
+
+// A worker's part in the exchange before the sessions (ValueExchange).
 struct Exchange {
   Index link = kNone;  // The connection for key-values.
   Instant since{};     // Since when it waits for the values of the other ranks.
@@ -53,6 +55,7 @@ struct Exchange {
   bool answered = true;   // `enlisting` was answered.
   bool enlisted = false;  // It has appended itself to the list.
 };
+
 struct Worker {
   agent::Process process = 0;
   Index agent = kNone;  // The agent that has started it; kNone: a person, or it is `foreign`.
@@ -91,6 +94,7 @@ struct Worker {
   bool cut_off = false;   // It has given up on the scheduler.
   Instant disturbed{};    // Until when, at the last time, the scheduler could not hear it.
 };
+
 struct SchedulerProcess {
   agent::Process process = 0;
   bool starting = false;
@@ -106,10 +110,12 @@ struct SchedulerProcess {
   Instant paused_until{};
   std::optional<Instant> stopped;  // Since when it is stopped, if its agent can see that.
 };
+
 struct Pause {
   Instant until{};
   std::uint64_t pause = 0;
 };
+
 struct AgentProcess {
   agent::Machine machine;
   bool alive = true;
@@ -140,6 +146,7 @@ struct AgentProcess {
   void hear_of_death(agent::Process process, std::int32_t code, bool lifeline,
                      std::optional<bool> job_ended = {});
 };
+
 struct Person {  // A person who starts dead processes again by hand.
   struct Errand {
     std::string node_id;

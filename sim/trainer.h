@@ -14,6 +14,7 @@
 
 namespace holdfast::sim {
 
+// The group of one generation.
 struct Group {
   std::bitset<kMostRanks> joined;
   bool aborted = false;
@@ -32,11 +33,12 @@ class Training {
   Training(Job& job, const Journal& journal, Memory& memory, WorkerEvents& events)
       : job_(job), journal_(journal), memory_(memory), events_(events) {}
 
+  // Whether the worker's training thread can do something now.
   [[nodiscard]] bool can_train(const Worker& worker) const;
-  void train(Index worker);
+  void train(Index worker);  // The training thread does the next thing.
   void carry_out(Index worker, const trainer::Action& action);
-  void sums_end(Index worker);
-  void fail(Index worker, const wire::Reason& reason);
+  void sums_end(Index worker);  // The sum ends in whose midst the worker was stopped.
+  void fail(Index worker, const wire::Reason& reason);  // The program can not go on.
 
   [[nodiscard]] std::map<Generation, Group>& groups() { return groups_; }
   // The exchange failed: a process had ended early without it.

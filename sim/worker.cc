@@ -55,7 +55,6 @@ void Workers::add_foreign(Index worker) {
   place(job_.workers[index]);
 }
 
-// The worker knows its place now, and begins to ask for its rank.
 void Workers::place(Worker& worker) {
   worker.program = Program::kUnplaced;
   worker.trainer.emplace(trainer_options());
@@ -75,7 +74,7 @@ std::string Workers::endpoint_of(const Worker& worker) const {
   return job_.setup.hosts ? cat("host-", worker.agent, ":", worker.process % 65'536 + 1) : "";
 }
 
-// The worker has tried to connect for too long. It tells its trainer, and goes on trying.
+// The worker tells its trainer, and goes on trying.
 void Workers::miss_scheduler(Index index) {
   Worker& worker = job_.workers[index];
   worker.gives_up_at = job_.now + kReplacementTimeout / 2;
@@ -139,8 +138,6 @@ void Workers::find_addresses(Index index) {
   events_.tell_member(index, member::AddressesFound{std::move(book)});
 }
 
-// `lifeline`: the agent learns of the death first by the lifeline, without an exit code. `loses`:
-// the messages that the worker sent last are lost.
 void Workers::die(Index index, std::int32_t code, bool lifeline, bool loses) {
   Worker& worker = job_.workers[index];
   worker.alive = false;

@@ -29,12 +29,14 @@ class Workers {
   void add_by_hand(const std::string& node_id);  // A person starts a process for this place.
   // A process of another host asks for the place of `worker`.
   void add_foreign(Index worker);
-  void place(Worker& worker);
+  void place(Worker& worker);  // The worker knows its place now, and begins to ask for its rank.
   [[nodiscard]] std::string endpoint_of(const Worker& worker) const;
   void carry_out(Index worker, const member::Action& action);
-  void miss_scheduler(Index worker);
+  void miss_scheduler(Index worker);  // It has tried to connect for too long.
   void list_addresses(Index worker, std::vector<Transition>& possible) const;
   void find_addresses(Index worker);
+  // `lifeline`: the agent learns of the death first by the lifeline, without an exit code. `loses`:
+  // the messages that the worker sent last are lost.
   void die(Index worker, std::int32_t code, bool lifeline, bool loses);
 
  private:
