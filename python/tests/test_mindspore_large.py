@@ -139,7 +139,7 @@ def test_mindspore_a_checkpoint_between_calls_that_are_done_stays_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    engine = SimpleNamespace(say_once=said.append)
+    engine = SimpleNamespace(say_once=said.append, rehearses=False)
     trainer: Any = SimpleNamespace(passes=lambda: bool(said) or now, engine=engine)
     for place in (ms, ms.train, ms.train.serialization):
         monkeypatch.setattr(place, "save_checkpoint", ms.train.serialization.save_checkpoint)

@@ -9,6 +9,7 @@
 // process its gradients change, so a successor, which has made none, goes on with other ones.
 // --flips N: in every fifth step of rank 1 that is recorded for a rehearsal, N times, one bit of a
 // gradient is flipped, as by a processor that computes wrong; rank 1 adds the step to DIR/flips.
+// The training then ends after the step whose number the file DIR/last comes to hold.
 // --flips-of FILE: rank 1 flips a bit in the steps that such a file names. At the end every rank
 // writes DIR/rank-<r>: version, position, parameters, moments, private bytes.
 #include <unistd.h>
@@ -91,12 +92,18 @@ class Toy {
   void run() {
     while (must(session_->meet({})) == Met::kToFill) initialise();
     check_private();
-    while (session_->version() < options_.steps) step();
+    while (session_->version() < last_step()) step();
     write_state();
     must(session_->end());
   }
 
  private:
+  Version last_step() {
+    if (options_.flips == 0 || last_ != 0) return last_ != 0 ? last_ : options_.steps;
+    std::ifstream(options_.out + "/last") >> last_;
+    return last_ != 0 ? last_ : options_.steps;
+  }
+
   static arena::Layout layout(const Options& options) {
     arena::Layout layout;
     layout.parameters = {{"first", options.elements / 2},
@@ -221,6 +228,7 @@ class Toy {
   std::unique_ptr<Session> session_;
   Private current_;
   Version made_ = 0;  // Steps that this process has made.
+  Version last_ = 0;  // Of DIR/last; 0: there is no such file yet.
   int sampled_ = 0;   // Steps of it that were recorded.
   std::set<Version> flips_;
 };

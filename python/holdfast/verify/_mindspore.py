@@ -63,8 +63,8 @@ def watch_steps(
         _watch_files_and_evaluations(places)
         watching["observer"].opened(_Kept(self))
 
-    def begin(self: Any) -> None:
-        usual_begin(self)
+    def begin(self: Any, is_first: bool = False) -> None:
+        usual_begin(self, is_first)
         watching["observer"].began(self.n + 1)
         places.at("forward")
         watching["began"] = time.monotonic()
