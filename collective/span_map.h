@@ -25,11 +25,14 @@ struct Run {
 struct SpanMap {
   SpanMap(std::span<const int> host_by_rank, int rank);
 
+  [[nodiscard]] int size() const { return static_cast<int>(host_of.size()); }  // All ranks.
+  [[nodiscard]] int rank() const { return mates()[static_cast<std::size_t>(local)]; }
   [[nodiscard]] int hosts() const { return static_cast<int>(ranks.size()); }
   [[nodiscard]] const std::vector<int>& mates() const {  // The ranks of this host.
     return ranks[static_cast<std::size_t>(host)];
   }
   [[nodiscard]] int local_size() const { return static_cast<int>(mates().size()); }
+  [[nodiscard]] bool has_mates() const { return local_size() > 1; }  // Besides this rank.
   [[nodiscard]] bool leads_lane() const { return local < lanes; }
   [[nodiscard]] bool leads_host() const { return local == 0; }
   [[nodiscard]] std::size_t rounds() const;  // The rounds of a meeting (SpanPart).

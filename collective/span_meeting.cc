@@ -1,5 +1,7 @@
-// SpanPart's meetings: see span_part.h.
+#include "collective/span_meeting.h"
+
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <iterator>
@@ -7,7 +9,6 @@
 #include <utility>
 
 #include "base/text.h"
-#include "collective/span_part.h"
 
 namespace holdfast::collective {
 namespace {
@@ -24,7 +25,6 @@ constexpr std::size_t kSentenceAt = 16;
 constexpr std::size_t kSentenceMax = 4096 - kSentenceAt;
 // The most time that a rank that leaves spends on telling the others.
 constexpr std::chrono::seconds kFarewell{1};
-constexpr int kLookAgainMs = 20;
 
 // The beginning of a block. Then come the requests, then the data.
 struct BlockHead {
@@ -59,50 +59,61 @@ bool is_sound(const Request& r) {
 
 }  // namespace
 
-void SpanPart::Incoming::expect_frame() {
+void SpanMeeting::Incoming::expect_frame() {
   if (!std::exchange(begun, true)) flow.begin(std::as_writable_bytes(std::span(&frame, 1)));
+}
+
+SpanMeeting::SpanMeeting(const SpanMap& map, Segment& segment, const SpanStop& stop,
+                         std::uint64_t identity)
+    : map_(map),
+      segment_(segment),
+      stop_(stop),
+      identity_(identity),
+      block_of_(static_cast<std::size_t>(map.hosts())) {}
+
+void SpanMeeting::add_round(Link* to, Link* from) {
+  senders_.push_back(to);
+  incoming_.emplace_back().flow = Flow(from, Flow::Direction::kRead);
 }
 
 // ---- what is shown ------------------------------------------------------------------------------
 
-bool SpanPart::is_small(const Request& r) const {
-  const std::size_t room = std::min(kMeetingBytesOfAll, segment_->half_bytes() - kDataAt);
+bool SpanMeeting::is_small(const Request& r) const {
+  const std::size_t room = std::min(kMeetingBytesOfAll, segment_.half_bytes() - kDataAt);
   if (r.bytes > kMeetingBytes) return false;
   return gathered_bytes(r) <= room;
 }
 
 // Bytes of data that all hosts together send in the meeting, if the request is small.
-std::size_t SpanPart::gathered_bytes(const Request& r) const {
-  return r.kind == Kind::kBroadcast ? r.bytes : r.bytes * static_cast<std::size_t>(world_size_);
+std::size_t SpanMeeting::gathered_bytes(const Request& r) const {
+  return r.kind == Kind::kBroadcast ? r.bytes : r.bytes * static_cast<std::size_t>(map_.size());
 }
 
 // Bytes of data that `host` sends in the meeting, if all its ranks have this request.
-std::size_t SpanPart::shown_bytes(const Request& r, int host) const {
+std::size_t SpanMeeting::shown_bytes(const Request& r, int host) const {
   if (r.fault != Fault::kNone || !is_small(r)) return 0;
   if (r.kind != Kind::kBroadcast) {
     return r.bytes * map_.ranks[static_cast<std::size_t>(host)].size();
   }
-  const bool known = r.root >= 0 && r.root < world_size_;
+  const bool known = r.root >= 0 && r.root < map_.size();
   return known && map_.host_of[static_cast<std::size_t>(r.root)] == host ? r.bytes : 0;
 }
 
-// Takes the memory of this rank's window before data is written there: on a full tmpfs the write
-// would be SIGBUS. `large`: the bytes of each half that a request needs which is not small.
-Fault SpanPart::have_room(const Request& request, std::size_t large) {
-  if (!has_mates()) return Fault::kNone;
+Fault SpanMeeting::have_room(const Request& request, std::size_t large) {
+  if (!map_.has_mates()) return Fault::kNone;
   std::size_t bytes = large;
   if (is_small(request)) {
     bytes = map_.leads_host() ? kDataAt + gathered_bytes(request) : request.bytes;
   }
-  return segment_->take_window(bytes) ? Fault::kNone : Fault::kNoRoom;
+  return segment_.take_window(bytes) ? Fault::kNone : Fault::kNoRoom;
 }
 
-void SpanPart::add_own_block(std::span<const std::byte> shown) {
+void SpanMeeting::add_own_block(std::span<const std::byte> shown) {
   blocks_.resize(sizeof(Frame));
   Block& block = block_of_[0];
   block.requests.clear();
   for (int k = 0; k < map_.local_size(); ++k) {
-    block.requests.push_back(segment_->request(k, operations_));
+    block.requests.push_back(segment_.request(k, operation_));
   }
   const Request& first = block.requests[0];
   const bool same = std::all_of(block.requests.begin(), block.requests.end(),
@@ -116,12 +127,12 @@ void SpanPart::add_own_block(std::span<const std::byte> shown) {
   block.at = sizeof(Frame);
   block.same_options = true;
   if (data == 0) {
-  } else if (!has_mates()) {
+  } else if (!map_.has_mates()) {
     blocks_.insert(blocks_.end(), shown.begin(), shown.end());
   } else {
     for (const int r : map_.mates()) {
       if (first.kind == Kind::kBroadcast && r != first.root) continue;
-      const std::byte* row = segment_->window(map_.local_of[static_cast<std::size_t>(r)], 0);
+      const std::byte* row = segment_.window(map_.local_of[static_cast<std::size_t>(r)], 0);
       blocks_.insert(blocks_.end(), row, row + first.bytes);
     }
   }
@@ -131,11 +142,11 @@ void SpanPart::add_own_block(std::span<const std::byte> shown) {
 // ---- what comes ---------------------------------------------------------------------------------
 
 // Whether this frame may come in this round, and is not longer than the blocks could be.
-bool SpanPart::accepts(const Frame& frame, std::size_t round) const {
-  if (frame.magic != Frame::kMagic || frame.sequence != operations_) return false;
+bool SpanMeeting::accepts(const Frame& frame, std::size_t round) const {
+  if (frame.magic != Frame::kMagic || frame.sequence != operation_) return false;
   if (frame.type == FrameType::kLeft) {
     return frame.bytes > 0 && frame.bytes % sizeof(std::int32_t) == 0 &&
-           frame.bytes / sizeof(std::int32_t) <= static_cast<std::size_t>(world_size_);
+           frame.bytes / sizeof(std::int32_t) <= static_cast<std::size_t>(map_.size());
   }
   if (frame.type != FrameType::kMeeting || frame.number != round) return false;
   const std::size_t first = std::size_t{1} << round;
@@ -148,7 +159,7 @@ bool SpanPart::accepts(const Frame& frame, std::size_t round) const {
   return frame.bytes <= most;
 }
 
-bool SpanPart::take_block(std::size_t& at, std::size_t end, int host) {
+bool SpanMeeting::take_block(std::size_t& at, std::size_t end, int host) {
   Block& block =
       block_of_[static_cast<std::size_t>((map_.host - host + map_.hosts()) % map_.hosts())];
   block.at = at;
@@ -177,7 +188,7 @@ bool SpanPart::take_block(std::size_t& at, std::size_t end, int host) {
 }
 
 // Round k brings the blocks of the hosts 2^k to 2^(k + 1) - 1 before this one.
-bool SpanPart::take_blocks(std::size_t round) {
+bool SpanMeeting::take_blocks(std::size_t round) {
   const std::size_t first = std::size_t{1} << round;
   const std::size_t last = std::min(2 * first, block_of_.size());
   std::size_t at = blocks_.size();
@@ -188,10 +199,10 @@ bool SpanPart::take_blocks(std::size_t round) {
   return at == blocks_.size();
 }
 
-bool SpanPart::take_left(std::vector<int>& left) const {
+bool SpanMeeting::take_left(std::vector<int>& left) const {
   for (std::size_t at = 0; at < came_.size(); at += sizeof(std::int32_t)) {
     const auto r = read_as<std::int32_t>(&came_[at]);
-    if (r < 0 || r >= world_size_ || (!left.empty() && r <= left.back())) return false;
+    if (r < 0 || r >= map_.size() || (!left.empty() && r <= left.back())) return false;
     left.push_back(r);
   }
   return true;
@@ -200,13 +211,13 @@ bool SpanPart::take_left(std::vector<int>& left) const {
 // ---- rounds -------------------------------------------------------------------------------------
 
 // One round: sends the blocks that this host has, and receives others. `left` gets the ranks that
-// have left; if there are any, no blocks came.
-Outcome SpanPart::exchange(std::size_t round, std::vector<int>& left) {
+// have left; if there are any, no blocks came. False: the group must be aborted.
+bool SpanMeeting::exchange(std::size_t round, std::vector<int>& left) {
   const std::size_t had = std::size_t{1} << round;
   const std::size_t sent = std::min(had, block_of_.size() - had);
   const std::size_t end = block_of_[sent - 1].end;
   const Frame frame{.type = FrameType::kMeeting,
-                    .sequence = operations_,
+                    .sequence = operation_,
                     .number = round,
                     .bytes = end - sizeof(Frame)};
   std::memcpy(blocks_.data(), &frame, sizeof frame);
@@ -227,7 +238,7 @@ Outcome SpanPart::exchange(std::size_t round, std::vector<int>& left) {
     }
     if (in.is_busy()) {
       const Link::State state = in.move();
-      if (state == Link::State::kOver) return lost();
+      if (state == Link::State::kOver) return false;
       moved = moved || state == Link::State::kMoved;
     }
     if (in.ended()) {
@@ -235,25 +246,22 @@ Outcome SpanPart::exchange(std::size_t round, std::vector<int>& left) {
       if (has_frame) {
         has_all = true;
       } else if (!accepts(from.frame, round)) {
-        return lost();
+        return false;
       } else {
         has_frame = true;
         came_.resize(from.frame.bytes);
         in.begin(std::span(came_));
       }
     }
-    if (must_stop()) return lost();
-    if (!moved) wait_for_any(std::span(both).subspan(out_over ? 1 : 0), polled_, kLookAgainMs);
+    if (stop_.must_stop()) return false;
+    if (!moved) wait_for_any(std::span(both).subspan(out_over ? 1 : 0), polled_, kLookMs);
   }
   from.begun = false;
   sender_over_ = sender_over_ || out_over;
-  const bool sound = from.frame.type == FrameType::kLeft ? take_left(left) : take_blocks(round);
-  return sound ? Outcome::kDone : lost();
+  return from.frame.type == FrameType::kLeft ? take_left(left) : take_blocks(round);
 }
 
-// Whether no other host has ended the group: none of the links that blocks come on is over. A host
-// that leaves sends a frame first; after that its link is not looked at.
-bool SpanPart::others_go_on() {
+bool SpanMeeting::others_go_on() {
   for (Incoming& from : incoming_) {
     from.expect_frame();
     if (from.flow.is_busy() && from.flow.move() == Link::State::kOver) return false;
@@ -261,9 +269,8 @@ bool SpanPart::others_go_on() {
   return true;
 }
 
-// Tells the other hosts that these ranks will not come, in place of the blocks they wait for.
-void SpanPart::send_left(std::size_t first_round, std::uint64_t sequence,
-                         const std::vector<int>& left) {
+void SpanMeeting::send_left(std::uint64_t sequence, const std::vector<int>& left,
+                            std::size_t round) {
   std::vector<std::byte> farewell;
   append_bytes(farewell, Frame{.type = FrameType::kLeft,
                                .sequence = sequence,
@@ -271,25 +278,25 @@ void SpanPart::send_left(std::size_t first_round, std::uint64_t sequence,
                                .bytes = left.size() * sizeof(std::int32_t)});
   for (const std::int32_t r : left) append_bytes(farewell, r);
   std::vector<Flow> flows;
-  for (std::size_t k = first_round; k < senders_.size(); ++k) {
+  for (std::size_t k = round; k < senders_.size(); ++k) {
     flows.emplace_back(senders_[k], Flow::Direction::kWrite);
     flows.back().begin(std::span(farewell));
   }
   const auto deadline = std::chrono::steady_clock::now() + kFarewell;
   std::vector<Flow*> busy;
   for (Flow& flow : flows) busy.push_back(&flow);
-  while (!busy.empty() && !aborted() && std::chrono::steady_clock::now() < deadline) {
+  while (!busy.empty() && !stop_.aborted() && std::chrono::steady_clock::now() < deadline) {
     bool moved = false;
     for (Flow* flow : busy) moved = flow->move() == Link::State::kMoved || moved;
     std::erase_if(busy, [](const Flow* flow) { return !flow->is_busy() || flow->is_over(); });
-    if (!moved) wait_for_any(busy, polled_, kLookAgainMs);
+    if (!moved) wait_for_any(busy, polled_, kLookMs);
   }
 }
 
 // ---- verdicts -----------------------------------------------------------------------------------
 
 // Requires: the blocks of all hosts have come.
-Verdict SpanPart::verdict_on_blocks() {
+Verdict SpanMeeting::verdict_on_blocks() {
   const Request& first = block_of_[0].requests[0];
   bool same = first.fault == Fault::kNone;
   std::vector<int> strangers;
@@ -305,10 +312,10 @@ Verdict SpanPart::verdict_on_blocks() {
     return {Outcome::kMismatch, cat(name_ranks(strangers),
                                     " joined with another run, generation, layout, size of the "
                                     "window or of registered memory than rank ",
-                                    rank_, "; these options must be the same in all ranks")};
+                                    map_.rank(), "; these options must be the same in all ranks")};
   }
   if (same) return {};
-  std::vector<Request> by_rank(static_cast<std::size_t>(world_size_));
+  std::vector<Request> by_rank(static_cast<std::size_t>(map_.size()));
   for (std::size_t i = 0; i < block_of_.size(); ++i) {
     const auto& ranks = map_.ranks[static_cast<std::size_t>(map_.host_at(-static_cast<int>(i)))];
     const std::vector<Request>& requests = block_of_[i].requests;
@@ -317,11 +324,11 @@ Verdict SpanPart::verdict_on_blocks() {
     }
   }
   return {Outcome::kMismatch,
-          describe_mismatch(by_rank, segment_->directory()).substr(0, kSentenceMax)};
+          describe_mismatch(by_rank, segment_.directory()).substr(0, kSentenceMax)};
 }
 
 // Copies the blocks' data to `to`: all ranks' in rank order or, in a broadcast, the root's.
-void SpanPart::place_data(std::byte* to) {
+void SpanMeeting::place_data(std::byte* to) {
   const Request& request = block_of_[0].requests[0];
   for (std::size_t i = 0; i < block_of_.size(); ++i) {
     const int host = map_.host_at(-static_cast<int>(i));
@@ -339,8 +346,8 @@ void SpanPart::place_data(std::byte* to) {
   }
 }
 
-void SpanPart::tell_mates(const Verdict& verdict) {
-  std::byte* window = segment_->window(0, 1);
+void SpanMeeting::tell_mates(const Verdict& verdict) {
+  std::byte* window = segment_.window(0, 1);
   const auto outcome = static_cast<std::uint64_t>(verdict.outcome);
   const std::uint64_t length = std::min(verdict.why.size(), kSentenceMax);
   std::memcpy(window, &outcome, sizeof outcome);
@@ -348,66 +355,39 @@ void SpanPart::tell_mates(const Verdict& verdict) {
   if (length > 0) std::memcpy(window + kSentenceAt, verdict.why.data(), length);
 }
 
-Verdict SpanPart::heard() const {
-  const std::byte* window = segment_->window(0, 1);
+Verdict SpanMeeting::heard() const {
+  const std::byte* window = segment_.window(0, 1);
   const auto outcome = static_cast<Outcome>(read_as<std::uint64_t>(window));
   if (outcome == Outcome::kDone) return {};
   const auto length = read_as<std::uint64_t>(window + sizeof(std::uint64_t));
   return {outcome, std::string(reinterpret_cast<const char*>(window + kSentenceAt), length)};
 }
 
-// The leader's side of a meeting: exchanges blocks with all hosts and sets `verdict`. Another
-// outcome than kDone: there is no verdict, and the group is aborted.
-Outcome SpanPart::lead(std::span<const std::byte> shown, Verdict& verdict) {
+const std::byte* SpanMeeting::data() const {
+  return map_.has_mates() ? segment_.window(0, 1) + kDataAt : gathered_.data();
+}
+
+std::optional<Verdict> SpanMeeting::lead(const Request& request, std::span<const std::byte> shown) {
+  operation_ = request.sequence;
   add_own_block(shown);
   sender_over_ = false;
   std::vector<int> left;
   for (std::size_t round = 0; round < senders_.size(); ++round) {
-    if (const Outcome o = exchange(round, left); o != Outcome::kDone) return o;
+    if (!exchange(round, left)) return std::nullopt;
     if (left.empty()) continue;
-    send_left(round + 1, operations_, left);
-    verdict = {Outcome::kLeft, name_ranks(left) + (left.size() == 1 ? " has" : " have")};
-    return Outcome::kDone;
+    send_left(operation_, left, round + 1);
+    return Verdict{Outcome::kLeft, name_ranks(left) + (left.size() == 1 ? " has" : " have")};
   }
-  if (sender_over_) return lost();  // A host did not get all that we sent, though nobody left.
-  verdict = verdict_on_blocks();
-  if (verdict.outcome != Outcome::kDone) return Outcome::kDone;
-  if (has_mates()) {
-    place_data(segment_->window(0, 1) + kDataAt);
+  if (sender_over_) return std::nullopt;  // A host did not get all, though nobody left.
+  Verdict verdict = verdict_on_blocks();
+  if (verdict.outcome != Outcome::kDone) return verdict;
+  if (map_.has_mates()) {
+    place_data(segment_.window(0, 1) + kDataAt);
   } else {
-    const Request& request = block_of_[0].requests[0];
     gathered_.resize(is_small(request) ? gathered_bytes(request) : 0);
     place_data(gathered_.data());
   }
-  return Outcome::kDone;
-}
-
-// After a failure nothing is written to the segment any more: slower mates may still read what was
-// written before.
-Outcome SpanPart::meet(Request request, std::span<const std::byte> shown) {
-  if (final_ != Outcome::kDone) return aborted() ? Outcome::kAborted : final_;
-  request.sequence = ++operations_;
-  current_ = request;
-  segment_->request(map_.local, operations_) = request;
-  if (has_mates() && !shown.empty()) {
-    std::memcpy(segment_->window(map_.local, 0), shown.data(), shown.size());
-  }
-  if (const Outcome o = arrive_and_wait(); o != Outcome::kDone) return o;
-  Verdict verdict;
-  if (map_.leads_host()) {
-    if (const Outcome o = lead(shown, verdict); o != Outcome::kDone) return o;
-  }
-  data_ = gathered_.data();
-  if (has_mates()) {
-    if (map_.leads_host()) tell_mates(verdict);
-    // After another verdict than kDone the other hosts end their groups, which cuts the links. That
-    // must not count as an abort.
-    looks_around_ = looks_around_ && verdict.outcome == Outcome::kDone;
-    if (const Outcome o = arrive_and_wait(); o != Outcome::kDone) return o;
-    if (!map_.leads_host()) verdict = heard();
-    data_ = segment_->window(0, 1) + kDataAt;
-  }
-  return end_with(verdict);
+  return verdict;
 }
 
 }  // namespace holdfast::collective

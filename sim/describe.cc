@@ -1,38 +1,44 @@
-// Describes transitions of the world in words, for the log.
+#include "sim/describe.h"
+
 #include "base/text.h"
 #include "sim/words.h"
-#include "sim/world.h"
 #include "wire/codec.h"
 
 namespace holdfast::sim {
+namespace {
+
+using Kind = Transition::Kind;
+
+}  // namespace
 
 // Says in words what the worker's training thread does next.
-std::string World::what_is_next(const Worker& worker) {
+std::string Narrator::what_is_next(const Worker& worker) {
   if (worker.program == Program::kExchanging) return "has waited for an exchange for too long";
   if (worker.program == Program::kOpening) return "opens its arena";
   if (worker.work.empty()) return "has waited for too long";
   return cat(worker.half ? "ends to " : "", to_words(worker.work.front()));
 }
 
-std::string World::in_words(const Letter& letter) {
+std::string Narrator::in_words(const Letter& letter) {
   const auto message = wire::decode(letter.kind, letter.body);
   return message ? to_words(*message) : message.error().what;
 }
 
-std::string World::describe(const Transition& t) const {
+std::string Narrator::describe(const Transition& t) const {
   const auto worker = [&](Index i) {
-    return cat(workers_[i].node_id, " (process ", workers_[i].process, ")");
+    return cat(job_.workers[i].node_id, " (process ", job_.workers[i].process, ")");
   };
   const auto far_end = [&](Index link) {
-    return cat(links_[link].worker == kNone ? cat("agent ", links_[link].agent)
-                                            : worker(links_[link].worker),
+    return cat(job_.links[link].worker == kNone ? cat("agent ", job_.links[link].agent)
+                                                : worker(job_.links[link].worker),
                " on connection ", link + 1);
   };
   switch (t.kind) {
     case Kind::kUp:
-      return cat(far_end(t.index), " → scheduler: ", in_words(links_[t.index].up.front()));
+      return cat(far_end(t.index), " → scheduler: ", in_words(job_.links[t.index].up.front()));
     case Kind::kDown:
-      return cat("scheduler → ", far_end(t.index), ": ", in_words(links_[t.index].down.front()));
+      return cat("scheduler → ", far_end(t.index), ": ",
+                 in_words(job_.links[t.index].down.front()));
     case Kind::kSchedulerHears:
       return cat("the scheduler hears the end of ", far_end(t.index));
     case Kind::kClientHears:
@@ -55,41 +61,42 @@ std::string World::describe(const Transition& t) const {
     case Kind::kAddressesOverdue:
       return cat(worker(t.index), " has looked for addresses for too long");
     case Kind::kTrain:
-      return cat(worker(t.index), " ", what_is_next(workers_[t.index]));
+      return cat(worker(t.index), " ", what_is_next(job_.workers[t.index]));
     case Kind::kSumsIdle:
       return cat(worker(t.index), " has no sum under way any more");
     case Kind::kExit:
-      return cat(worker(t.index), " exits with code ", *workers_[t.index].leaving);
+      return cat(worker(t.index), " exits with code ", *job_.workers[t.index].leaving);
     case Kind::kSignal:
       return cat(worker(t.index), " ends by a signal");
     case Kind::kUnreachable:
       return cat(worker(t.index), " finds no scheduler and gives up");
     case Kind::kPersonWorker:
-      return cat("somebody starts ", person_.workers[t.index].node_id, " again");
+      return cat("somebody starts ", job_.person.workers[t.index].node_id, " again");
     case Kind::kPersonScheduler:
       return "somebody starts the scheduler again";
     case Kind::kProof:
-      return cat("it is proven that ", proofs_[t.index].node_id, " is dead");
+      return cat("it is proven that ", scheduler_.proofs()[t.index].node_id, " is dead");
     case Kind::kNotThere:
-      return cat("the host of ", not_there_[t.index].node_id, " says that it is not there");
+      return cat("the host of ", scheduler_.not_there()[t.index].node_id,
+                 " says that it is not there");
     default:
       return describe_for_agent(t);
   }
 }
 
-std::string World::describe_for_agent(const Transition& t) const {
+std::string Narrator::describe_for_agent(const Transition& t) const {
   switch (t.kind) {
     case Kind::kAgentConnect:
       return "the agent connects";
     case Kind::kPromote:
       return "the spare hears of its promotion";
     case Kind::kDied:
-      return cat("the agent hears that process ", agents_[t.agent].deaths[t.index].process, " ",
-                 agents_[t.agent].deaths[t.index].ending.kind == wire::Ending::Kind::kUnknown
+      return cat("the agent hears that process ", job_.agents[t.agent].deaths[t.index].process, " ",
+                 job_.agents[t.agent].deaths[t.index].ending.kind == wire::Ending::Kind::kUnknown
                      ? "is dying"
                      : "has ended");
     case Kind::kSpawnFailed:
-      return cat("process ", agents_[t.agent].not_spawned.front(), " could not be started");
+      return cat("process ", job_.agents[t.agent].not_spawned.front(), " could not be started");
     case Kind::kLook:
       return "the agent looks for stopped processes";
     case Kind::kPauseOver:
@@ -105,14 +112,14 @@ std::string World::describe_for_agent(const Transition& t) const {
   }
 }
 
-std::string World::describe(const Mishap& mishap) const {
+std::string Narrator::describe(const Mishap& mishap) const {
   const Index i = mishap.index;
-  const auto process = [&] { return cat("process ", workers_[i].process); };
+  const auto process = [&] { return cat("process ", job_.workers[i].process); };
   switch (mishap.fault) {
     case Fault::kKill:
-      return cat("kill ", process(), " ", workers_[i].node_id);
+      return cat("kill ", process(), " ", job_.workers[i].node_id);
     case Fault::kWipe:
-      return cat(process(), " ", workers_[i].node_id, " and its arena are lost");
+      return cat(process(), " ", job_.workers[i].node_id, " and its arena are lost");
     case Fault::kKillAll:
       return "kill all workers";
     case Fault::kKillScheduler:
@@ -130,7 +137,7 @@ std::string World::describe(const Mishap& mishap) const {
     case Fault::kStopScheduler:
       return "the scheduler is stopped (SIGSTOP)";
     case Fault::kForeign:
-      return cat("a process of another host asks for the place of ", workers_[i].node_id);
+      return cat("a process of another host asks for the place of ", job_.workers[i].node_id);
     case Fault::kLoseHost:
       return cat("host ", i, " is lost");
     case Fault::kCutHost:
@@ -146,9 +153,9 @@ std::string World::describe(const Mishap& mishap) const {
     case Fault::kHiccup:
       return "everything stands still for a while";
     case Fault::kDouble:
-      return cat("a second process is started as ", workers_[i].node_id);
+      return cat("a second process is started as ", job_.workers[i].node_id);
     case Fault::kUserError:
-      return cat("the training of ", workers_[i].node_id, " fails");
+      return cat("the training of ", job_.workers[i].node_id, " fails");
     case Fault::kEarlyExit:
       return cat(process(), " exits with code 0");
     case Fault::kInterrupt:

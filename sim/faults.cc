@@ -1,8 +1,9 @@
-// Faults: which could strike now, what each does, and which failures of a job they justify.
+#include "sim/faults.h"
+
 #include <algorithm>
+#include <iterator>
 
 #include "base/text.h"
-#include "sim/world.h"
 
 namespace holdfast::sim {
 namespace {
@@ -17,29 +18,38 @@ constexpr std::uint32_t kBurstRarity = 6;
 
 }  // namespace
 
-bool World::finished(Rank rank) const {
-  const auto at = static_cast<std::size_t>(rank);
-  return durable_ && at < durable_->roster.size() && durable_->roster[at].finished;
-}
+Faults::Faults(Job& job, const Targets& targets, const Deadlines& deadlines,
+               const Narrator& narrator)
+    : job_(job),
+      connections_(targets.connections),
+      journal_(targets.journal),
+      memory_(targets.memory),
+      scheduler_(targets.scheduler),
+      workers_(targets.workers),
+      training_(targets.training),
+      agents_(targets.agents),
+      deadlines_(deadlines),
+      narrator_(narrator),
+      left_(job.setup.faults) {}
 
-void World::list_faults() {
+void Faults::list_faults() {
   mishaps_.clear();
   const auto add = [&](bool condition, Fault fault, Index index) {
-    if (condition && (setup_.kinds & bit(fault)) != 0) mishaps_.push_back({fault, index});
+    if (condition && (job_.setup.kinds & bit(fault)) != 0) mishaps_.push_back({fault, index});
   };
-  for (Index i = 0; i < workers_.size(); ++i) {
-    const Worker& worker = workers_[i];
+  for (Index i = 0; i < job_.workers.size(); ++i) {
+    const Worker& worker = job_.workers[i];
     if (!worker.alive) continue;
     const bool placed = worker.program != Program::kSpare;
     add(true, Fault::kKill, i);
-    add(worker.paused_until <= now_, Fault::kPause, i);
-    add(worker.paused_until <= now_, Fault::kStop, i);
-    const bool owns = worker.rank != kNoRank && arena(worker).owner == worker.process;
+    add(worker.paused_until <= job_.now, Fault::kPause, i);
+    add(worker.paused_until <= job_.now, Fault::kStop, i);
+    const bool owns = worker.rank != kNoRank && memory_.arena(worker).owner == worker.process;
     const bool ended = worker.program == Program::kEnded ||
                        (worker.trainer && worker.trainer->state() == trainer::State::kEnding);
     add(owns && !ended, Fault::kWipe, i);
-    add(placed && !setup_.agent, Fault::kDouble, i);
-    add(placed && !worker.foreign && has_durable_roster(), Fault::kForeign, i);
+    add(placed && !job_.setup.agent, Fault::kDouble, i);
+    add(placed && !worker.foreign && journal_.has_roster(), Fault::kForeign, i);
     // The program is in its own code, within a step.
     const bool trains = worker.program == Program::kTraining && !worker.work.empty() &&
                         std::holds_alternative<trainer::Return>(worker.work.front()) &&
@@ -48,58 +58,61 @@ void World::list_faults() {
     add(placed && !ended && !worker.leaving, Fault::kEarlyExit, i);
   }
   add(true, Fault::kKillAll, 0);
-  if (scheduler_.machine) {
+  if (job_.scheduler.machine) {
     add(true, Fault::kKillScheduler, 0);
-    add(!scheduler_.stores.empty(), Fault::kStoreCrash, 0);
-    add(!scheduler_.stores.empty(), Fault::kStoreFails, 0);
-    add(scheduler_.paused_until <= now_, Fault::kStopScheduler, 0);
+    add(!job_.scheduler.stores.empty(), Fault::kStoreCrash, 0);
+    add(!job_.scheduler.stores.empty(), Fault::kStoreFails, 0);
+    add(job_.scheduler.paused_until <= job_.now, Fault::kStopScheduler, 0);
   }
-  for (Index i = first_link_; i < links_.size(); ++i) {
-    const auto& link = links_[i];
+  for (Index i = connections_.first_open(); i < job_.links.size(); ++i) {
+    const auto& link = job_.links[i];
     if (!link.client_open || link.client_gone || link.scheduler_gone) continue;
     add(true, Fault::kBreak, i);
-    add(flows(link), Fault::kStall, i);
+    add(job_.flows(link), Fault::kStall, i);
   }
-  add(next_time().has_value(), Fault::kHiccup, 0);
-  add(setup_.agent && spawns_failed_ + 1 < agent::kSpawnTries, Fault::kSpawnFails, 0);
-  for (Index i = 0; i < agents_.size(); ++i) {
-    add(agents_[i].runs(), Fault::kInterrupt, i);
-    add(i > 0 && agents_[i].runs(), Fault::kKillAgent, i);
-    add(i > 0 && agents_[i].runs(), Fault::kLoseHost, i);
-    add(i > 0 && agents_[i].runs() && agents_[i].cut_until <= now_, Fault::kCutHost, i);
-    add(i > 0 && agents_[i].runs() && agents_[i].link != kNone, Fault::kReset, i);
-    add(agents_[i].runs() && scheduler_runs(), Fault::kMove, i);
+  add(deadlines_.next().has_value(), Fault::kHiccup, 0);
+  add(job_.setup.agent && agents_.may_fail_spawns(), Fault::kSpawnFails, 0);
+  for (Index i = 0; i < job_.agents.size(); ++i) {
+    add(job_.agents[i].runs(), Fault::kInterrupt, i);
+    add(i > 0 && job_.agents[i].runs(), Fault::kKillAgent, i);
+    add(i > 0 && job_.agents[i].runs(), Fault::kLoseHost, i);
+    add(i > 0 && job_.agents[i].runs() && job_.agents[i].cut_until <= job_.now, Fault::kCutHost, i);
+    add(i > 0 && job_.agents[i].runs() && job_.agents[i].link != kNone, Fault::kReset, i);
+    add(job_.agents[i].runs() && job_.scheduler_runs(), Fault::kMove, i);
   }
-  const auto newest = groups_.empty() ? groups_.end() : std::prev(groups_.end());
-  if (newest != groups_.end() && newest->second.linked && !newest->second.aborted) {
+  const auto& groups = training_.groups();
+  const auto newest = groups.empty() ? groups.end() : std::prev(groups.end());
+  if (newest != groups.end() && newest->second.linked && !newest->second.aborted) {
     add(true, Fault::kLinksFail, static_cast<Index>(newest->first));
   }
 }
 
-bool World::maybe_fault() {
-  if (faults_left_ == 0 || setup_.kinds == 0) return false;
+bool Faults::maybe_strike(std::uint32_t transitions) {
+  if (left_ == 0 || job_.setup.kinds == 0) return false;
   list_faults();
   const auto n = static_cast<std::uint32_t>(mishaps_.size());
-  const bool soon = setup_.burst && transitions_ < burst_until_;
+  const bool soon = job_.setup.burst && transitions < burst_until_;
   const std::uint32_t rarity =
-      soon ? std::min(kBurstRarity, setup_.fault_rarity) : setup_.fault_rarity;
-  const std::uint32_t which = choices_.pick(n + 1, rarity);
+      soon ? std::min(kBurstRarity, job_.setup.fault_rarity) : job_.setup.fault_rarity;
+  const std::uint32_t which = job_.choices.pick(n + 1, rarity);
   if (which == 0) return false;
-  --faults_left_;
-  burst_until_ = transitions_ + kBurst;
-  last_fault_ = std::max(last_fault_, now_);
+  --left_;
+  burst_until_ = transitions + kBurst;
+  job_.last_fault = std::max(job_.last_fault, job_.now);
   const Mishap mishap = mishaps_[which - 1];
-  struck_ |= bit(mishap.fault);
-  fold(0xfa417 + static_cast<std::uint64_t>(mishap.fault) * 1024 + mishap.index);
+  job_.struck |= bit(mishap.fault);
+  job_.log.fold(0xfa417 + static_cast<std::uint64_t>(mishap.fault) * 1024 + mishap.index);
+  if (job_.log.is_wanted()) job_.log.tell(cat("  *** ", narrator_.describe(mishap)));
   strike(mishap);
   return true;
 }
 
-void World::strike(const Mishap& mishap) {
+void Faults::strike(const Mishap& mishap) {
   const Index i = mishap.index;
-  if (log_) tell(cat("  *** ", describe(mishap)));
-  const auto lasting = [&] { return choices_.pick(2) == 0 ? kLongPause : kShortPause; };
-  const auto stopped = [&] { return now_ + (choices_.pick(2) == 0 ? kLongPause : kMoment); };
+  const auto lasting = [&] { return job_.choices.pick(2) == 0 ? kLongPause : kShortPause; };
+  const auto stopped = [&] {
+    return job_.now + (job_.choices.pick(2) == 0 ? kLongPause : kMoment);
+  };
   switch (mishap.fault) {
     case Fault::kKill:
       return kill_workers(false, i);
@@ -108,49 +121,49 @@ void World::strike(const Mishap& mishap) {
     case Fault::kKillAll:
       return kill_workers(false, kNone);
     case Fault::kKillScheduler:
-      return kill_scheduler(137, false);
+      return scheduler_.kill(137, false);
     case Fault::kStoreCrash:
-      return kill_scheduler(137, true);
+      return scheduler_.kill(137, true);
     case Fault::kStoreFails:
-      return kill_scheduler(1, false);
+      return scheduler_.kill(1, false);
     case Fault::kBreak: {
-      const bool idle = links_[i].up.empty() && links_[i].down.empty();
-      disturb(links_[i], now_);
-      return break_link(i, idle ? 0 : choices_.pick(4));
+      const bool idle = job_.links[i].up.empty() && job_.links[i].down.empty();
+      disturb(job_.links[i], job_.now);
+      return connections_.break_link(i, idle ? 0 : job_.choices.pick(4));
     }
     case Fault::kPause:
-      workers_[i].paused_until = now_ + lasting();
-      workers_[i].stopped.reset();
-      return disturb(workers_[i], workers_[i].paused_until);
+      job_.workers[i].paused_until = job_.now + lasting();
+      job_.workers[i].stopped.reset();
+      return disturb(job_.workers[i], job_.workers[i].paused_until);
     case Fault::kStop:
-      workers_[i].paused_until = stopped();
-      stop(workers_[i]);
-      return disturb(workers_[i], workers_[i].paused_until);
+      job_.workers[i].paused_until = stopped();
+      agents_.stop(job_.workers[i]);
+      return disturb(job_.workers[i], job_.workers[i].paused_until);
     case Fault::kStopScheduler:
-      scheduler_.paused_until = stopped();
-      stop_scheduler();
-      return excuse_last_calls(scheduler_.paused_until);
+      job_.scheduler.paused_until = stopped();
+      agents_.stop_scheduler();
+      return excuse_last_calls(job_.scheduler.paused_until);
     case Fault::kForeign:
-      return add_foreign(i);
+      return workers_.add_foreign(i);
     case Fault::kSpawnFails:
-      return fail_spawns();
+      return agents_.fail_spawns();
     case Fault::kStall:
-      if (setup_.hosts) checkers_.wiped();  // The host may be taken for lost: see lose_sight_of().
-      links_[i].stalled_until = now_ + lasting();
-      return disturb(links_[i], links_[i].stalled_until);
+      // The host may be taken for lost: see lose_sight_of().
+      if (job_.setup.hosts) job_.checkers.wiped();
+      job_.links[i].stalled_until = job_.now + lasting();
+      return disturb(job_.links[i], job_.links[i].stalled_until);
     case Fault::kHiccup:
       return stand_still();
     case Fault::kDouble:
-      add_worker(next_process_++, workers_[i].node_id, prng_.next(), 0, false);
-      return;
+      return workers_.add_by_hand(job_.workers[i].node_id);
     case Fault::kUserError:
-      return fail_training(i, {.kind = wire::Reason::Kind::kProgram});
+      return training_.fail(i, {.kind = wire::Reason::Kind::kProgram});
     case Fault::kEarlyExit:
-      return die(i, 0, false, false);
+      return workers_.die(i, 0, false, false);
     case Fault::kInterrupt:
-      return interrupt(i);
+      return agents_.interrupt(i);
     case Fault::kLinksFail:
-      groups_[i].aborted = true;
+      training_.groups()[i].aborted = true;
       return;
     case Fault::kCutHost:
       return cut_host(i);
@@ -161,167 +174,137 @@ void World::strike(const Mishap& mishap) {
     case Fault::kMove:
       return ask_to_move(i);
     case Fault::kKillAgent:
-      if (setup_.hosts) lose_sight_of(i);
-      return kill_agent(i);
+      if (job_.setup.hosts) lose_sight_of(i);
+      return agents_.kill(i);
   }
-}
-
-void World::interrupt(Index index) {
-  AgentProcess& agent = agents_[index];
-  const bool idle = std::none_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
-    return worker.alive && worker.agent == index;
-  });
-  agent.is_hurried = idle || agent.machine.state() >= agent::State::kEnding;
-  tell_agent(index, agent::Interrupted{2});
-}
-
-void World::fail_spawns() {
-  const auto left = static_cast<std::uint32_t>(agent::kSpawnTries - 1 - spawns_failed_);
-  spawns_fail_ = 1 + choices_.pick(std::min<std::uint32_t>(3, left));
-  spawns_failed_ += static_cast<std::int32_t>(spawns_fail_);
 }
 
 // All processes stand still for a while. That justifies the eviction only of workers that were on
 // their last call already.
-void World::stand_still() {
-  const bool longer = choices_.pick(2) == 1;
-  now_ = longer ? now_ + kHiccup : std::min(*next_time(), now_ + kHiccup);
-  last_fault_ = std::max(last_fault_, now_);
+void Faults::stand_still() {
+  const bool longer = job_.choices.pick(2) == 1;
+  job_.now = longer ? job_.now + kHiccup : std::min(*deadlines_.next(), job_.now + kHiccup);
+  job_.last_fault = std::max(job_.last_fault, job_.now);
   // An agent that has missed a look counts the looks anew.
-  for (auto& agent : agents_) {
-    if (agent.next_look && now_ > agent.last_look + 2 * agent::kLookEvery) agent.stood_still = now_;
-    agent.disturbed = std::max(agent.disturbed, now_);
+  for (auto& agent : job_.agents) {
+    if (agent.next_look && job_.now > agent.last_look + 2 * agent::kLookEvery) {
+      agent.stood_still = job_.now;
+    }
+    agent.disturbed = std::max(agent.disturbed, job_.now);
   }
-  excuse_last_calls(now_);
+  excuse_last_calls(job_.now);
 }
 
 // Nothing is received until then. That justifies the eviction only of workers on their last call.
-void World::excuse_last_calls(Instant until) {
-  last_fault_ = std::max(last_fault_, until);
-  for (auto& worker : workers_) {
+void Faults::excuse_last_calls(Instant until) {
+  job_.last_fault = std::max(job_.last_fault, until);
+  for (auto& worker : job_.workers) {
     // With hosts, a whole host is on its last call, and is_on_last_call() does not know of that.
-    if (is_on_last_call(worker) || setup_.hosts) disturb(worker, until);
+    if (is_on_last_call(worker) || job_.setup.hosts) disturb(worker, until);
   }
 }
 
-bool World::any_finished() const {
-  return has_durable_roster() && std::any_of(durable_->roster.begin(), durable_->roster.end(),
-                                             [](const wire::Seat& seat) { return seat.finished; });
-}
-
-// Before there is a durable roster, the first process to register decides which host counts.
-bool World::has_durable_roster() const {
-  return durable_ && !durable_->roster.empty();
-}
-
-bool World::is_on_last_call(const Worker& worker) const {
-  if (!scheduler_.machine) return false;
-  const auto* member = scheduler_.machine->find(worker.node_id);
+bool Faults::is_on_last_call(const Worker& worker) const {
+  if (!job_.scheduler.machine) return false;
+  const auto* member = job_.scheduler.machine->find(worker.node_id);
   return member != nullptr && member->called;
 }
 
 // Notes that until then the scheduler may not hear the worker, or not in time.
-void World::disturb(Worker& worker, Instant until) {
+void Faults::disturb(Worker& worker, Instant until) {
   worker.disturbed = std::max(worker.disturbed, until);
-  last_fault_ = std::max(last_fault_, until);
+  job_.last_fault = std::max(job_.last_fault, until);
 }
 
-void World::disturb(const Connection& link, Instant until) {
-  last_fault_ = std::max(last_fault_, until);
+void Faults::disturb(const Connection& link, Instant until) {
+  job_.last_fault = std::max(job_.last_fault, until);
   if (link.exchanges) return;
-  if (link.worker != kNone) return disturb(workers_[link.worker], until);
-  AgentProcess& agent = agents_[link.agent];
+  if (link.worker != kNone) return disturb(job_.workers[link.worker], until);
+  AgentProcess& agent = job_.agents[link.agent];
   agent.disturbed = std::max(agent.disturbed, until);
 }
 
 // Kills all workers, or only `only`. `wipe`: their arenas are lost as well.
-void World::kill_workers(bool wipe, Index only) {
-  for (Index i = 0; i < workers_.size(); ++i) {
-    Worker& worker = workers_[i];
+void Faults::kill_workers(bool wipe, Index only) {
+  for (Index i = 0; i < job_.workers.size(); ++i) {
+    Worker& worker = job_.workers[i];
     if (!worker.alive || (only != kNone && i != only)) continue;
-    const bool speaks = worker.link != kNone && !links_[worker.link].up.empty();
+    const bool speaks = worker.link != kNone && !job_.links[worker.link].up.empty();
     // Two statements, because the compiler may evaluate arguments of a call in any order.
-    const bool loses = speaks && choices_.pick(2) == 0;
-    const bool lifeline = choices_.pick(2) == 0;
-    die(i, 137, lifeline, loses);
+    const bool loses = speaks && job_.choices.pick(2) == 0;
+    const bool lifeline = job_.choices.pick(2) == 0;
+    workers_.die(i, 137, lifeline, loses);
     if (!wipe) continue;
-    arena(worker) = Arena{.spent = finished(worker.rank)};
-    forget_held(worker);
-    ++wipes_;
-    checkers_.wiped();
+    memory_.lose(worker);
+    memory_.note_wipe();
   }
 }
 
-bool World::is_of_host(const Connection& link, Index agent) const {
-  return (link.worker == kNone ? link.agent : workers_[link.worker].agent) == agent;
+bool Faults::is_of_host(const Connection& link, Index agent) const {
+  return (link.worker == kNone ? link.agent : job_.workers[link.worker].agent) == agent;
 }
 
 // A host is lost with all that it had. Its peers notice the ends of all its connections, or of
 // none.
-void World::lose_host(Index index) {
-  AgentProcess& lost = agents_[index];
+void Faults::lose_host(Index index) {
+  AgentProcess& lost = job_.agents[index];
   lost.alive = false;
-  const bool silent = choices_.pick(3) != 2;
+  const bool silent = job_.choices.pick(3) != 2;
   lost.is_down = silent;
-  for (auto& link : links_) {
+  for (auto& link : job_.links) {
     if (!is_of_host(link, index) || !link.client_open) continue;
     link.client_open = false;
     link.down.clear();
     link.client_gone = !silent;
-    if (choices_.pick(2) == 0) link.up.clear();
+    if (job_.choices.pick(2) == 0) link.up.clear();
   }
-  for (auto& worker : workers_) {
+  for (auto& worker : job_.workers) {
     if (worker.agent != index || !worker.alive) continue;
     worker.alive = false;
-    worker.died_at = now_;
+    worker.died_at = job_.now;
     worker.link = worker.exchange.link = kNone;
   }
-  for (Rank rank = 0; rank < setup_.ranks; ++rank) {
-    arena(index, rank) = Arena{.spent = finished(rank)};
-  }
-  std::erase_if(private_parts_,
-                [&](const auto& entry) { return std::get<0>(entry.first) == index; });
+  memory_.lose_host(index);
   lose_sight_of(index);
-  start_again(index);
+  agents_.start_again(index);
 }
 
 // A user asks to move the ranks of host `from`, and does not wait for the answer.
-void World::ask_to_move(Index from) {
-  links_.emplace_back();
-  links_.back().client_open = false;
-  links_.back().client_gone = links_.back().accepted = true;
-  const Index link = links_.size() - 1;
-  tell_controller(controller::Connected{link + 1, wire::PeerKind::kObserver});
-  hear(link, wire::Move{cat("host-", from), "", choices_.pick(2) == 1});
+void Faults::ask_to_move(Index from) {
+  job_.links.emplace_back();
+  job_.links.back().client_open = false;
+  job_.links.back().client_gone = job_.links.back().accepted = true;
+  const Index link = job_.links.size() - 1;
+  scheduler_.tell(controller::Connected{link + 1, wire::PeerKind::kObserver});
+  scheduler_.hear(link, wire::Move{cat("host-", from), "", job_.choices.pick(2) == 1});
 }
 
 // The host may be taken for lost. It may have committed a step of which nobody else knows. If its
 // places are given away, that step is lost.
-void World::lose_sight_of(Index agent) {
-  agents_[agent].is_host_lost = true;
-  ++wipes_;
-  checkers_.wiped();
+void Faults::lose_sight_of(Index agent) {
+  job_.agents[agent].is_host_lost = true;
+  memory_.note_wipe();
 }
 
 // All connections of the host end, but its processes live, and connect again soon.
-void World::reset_host(Index index) {
-  AgentProcess& agent = agents_[index];
-  agent.away_until = now_ + (choices_.pick(2) == 0 ? kAway : kAway / 6);
-  for (Index i = first_link_; i < links_.size(); ++i) {
-    if (!is_of_host(links_[i], index) || !links_[i].client_open) continue;
-    disturb(links_[i], agent.away_until);
-    break_link(i, choices_.pick(2) == 0 ? 0 : 3);
+void Faults::reset_host(Index index) {
+  AgentProcess& agent = job_.agents[index];
+  agent.away_until = job_.now + (job_.choices.pick(2) == 0 ? kAway : kAway / 6);
+  for (Index i = connections_.first_open(); i < job_.links.size(); ++i) {
+    if (!is_of_host(job_.links[i], index) || !job_.links[i].client_open) continue;
+    disturb(job_.links[i], agent.away_until);
+    connections_.break_link(i, job_.choices.pick(2) == 0 ? 0 : 3);
   }
   // Together with other faults, the host may be taken for lost.
-  if (setup_.kinds != bit(Fault::kReset)) checkers_.wiped();
+  if (job_.setup.kinds != bit(Fault::kReset)) job_.checkers.wiped();
 }
 
 // Cuts the host off for a while: all messages from it and to it come late.
-void World::cut_host(Index index) {
-  const bool longer = choices_.pick(2) == 0;
-  const Instant until = now_ + (longer ? kLongPause : kShortPause);
-  agents_[index].cut_until = until;
-  for (auto& link : links_) {
+void Faults::cut_host(Index index) {
+  const bool longer = job_.choices.pick(2) == 0;
+  const Instant until = job_.now + (longer ? kLongPause : kShortPause);
+  job_.agents[index].cut_until = until;
+  for (auto& link : job_.links) {
     if (!is_of_host(link, index) || !link.client_open) continue;
     link.stalled_until = std::max(link.stalled_until, until);
     disturb(link, until);
@@ -331,23 +314,22 @@ void World::cut_host(Index index) {
 
 // Whether no rank has its state any more. A rank that has moved counts as one without state: an
 // arena on its new host may be an old one.
-bool World::is_all_lost() const {
-  const auto& roster = durable_->roster;
+bool Faults::is_all_lost() const {
+  const auto& roster = journal_.formation()->roster;
   return std::all_of(roster.begin(), roster.end(), [&](const wire::Seat& seat) {
     const auto rank = static_cast<Rank>(&seat - roster.data());
-    const Index host = setup_.hosts ? host_named(seat.host) : 0;
-    const bool unseen = setup_.hosts && agents_[host].is_host_lost;
-    const bool is_empty = const_cast<World*>(this)->arena(host, rank).version == kNoVersion;
+    const Index host = job_.setup.hosts ? memory_.host_named(seat.host) : 0;
+    const bool unseen = job_.setup.hosts && job_.agents[host].is_host_lost;
+    const bool is_empty = memory_.arena(host, rank).version == kNoVersion;
     return seat.moved || unseen || is_empty;
   });
 }
 
-// Whether the faults that have happened justify that the job failed for this reason.
-bool World::is_legitimate(const wire::Reason& reason) const {
+bool Faults::justify(const wire::Reason& reason) const {
   using Why = wire::Reason::Kind;
-  const auto had = [&](Fault fault) { return (struck_ & bit(fault)) != 0; };
+  const auto had = [&](Fault fault) { return job_.had(fault); };
   // The agent may see its workers give up before it hears why the job has ended.
-  const bool failed = durable_ && durable_->stage == wire::Stage::kEnded && !durable_->success;
+  const bool failed = journal_.has_ended() && !journal_.formation()->success;
   // The last message of an agent that has left may be lost. Then the scheduler waits in vain.
   const auto has_left = [&](const AgentProcess& agent) {
     if (!agent.exited) return false;
@@ -355,25 +337,25 @@ bool World::is_legitimate(const wire::Reason& reason) const {
     return why == Why::kTooOften || why == Why::kInterrupted || why == Why::kProgram ||
            agent.is_hurried;
   };
-  const bool has_ended = durable_ && durable_->stage == wire::Stage::kEnded;
-  const bool first_has_left = agents_.size() > 1 && agents_[0].exited;
-  const bool an_agent_left = std::any_of(agents_.begin(), agents_.end(), has_left);
+  const bool has_ended = journal_.has_ended();
+  const bool first_has_left = job_.agents.size() > 1 && job_.agents[0].exited;
+  const bool an_agent_left = std::any_of(job_.agents.begin(), job_.agents.end(), has_left);
   switch (reason.kind) {
     case Why::kInterrupted:
       return had(Fault::kInterrupt);
     case Why::kOutOfReach:  // An agent did not hear of the job's end, and the scheduler has exited.
-      return struck_ != 0 && has_ended && first_has_left;
+      return job_.struck != 0 && has_ended && first_has_left;
     case Why::kProgram:
-      return had(Fault::kUserError) || (asked_in_vain_ && had(Fault::kEarlyExit));
+      return had(Fault::kUserError) || (training_.asked_in_vain() && had(Fault::kEarlyExit));
     case Why::kTooOften:
-      return setup_.max_restarts < 100 ||
-             (failed && durable_->end != reason && is_legitimate(durable_->end));
+      return job_.setup.max_restarts < 100 ||
+             (failed && journal_.formation()->end != reason && justify(journal_.formation()->end));
     case Why::kProcessEnded:  // The process had heard that the job has failed; its agent had not.
-      return failed && is_legitimate(durable_->end);
+      return failed && justify(journal_.formation()->end);
     case Why::kTooFewCame:
     case Why::kNotFormedInTime:
       return had(Fault::kEarlyExit) || had(Fault::kKillAgent) || had(Fault::kLoseHost) ||
-             an_agent_left || !setup_.replaced;
+             an_agent_left || !job_.setup.replaced;
     case Why::kEndedEarly:
     case Why::kEndedWithoutTraining:
       return had(Fault::kEarlyExit);
@@ -383,16 +365,17 @@ bool World::is_legitimate(const wire::Reason& reason) const {
       // A holder that has ended its training gives nothing any more. A host may be taken for lost
       // if nothing comes from it for a while, or if it was on its last call while everything stood
       // still.
-      if (setup_.hosts && (!setup_.holders || any_finished() || had(Fault::kStall) ||
-                           had(Fault::kHiccup) || had(Fault::kReset))) {
-        return setup_.private_is_own;
+      if (job_.setup.hosts && (!job_.setup.holders || journal_.any_finished() ||
+                               had(Fault::kStall) || had(Fault::kHiccup) || had(Fault::kReset))) {
+        return job_.setup.private_is_own;
       }
-      return setup_.private_is_own &&
-             wipes_ > (setup_.holders && !any_finished() && !had(Fault::kMove) ? 1 : 0);
+      return job_.setup.private_is_own &&
+             memory_.wipes() >
+                 (job_.setup.holders && !journal_.any_finished() && !had(Fault::kMove) ? 1 : 0);
     case Why::kNotRepaired:
-      return source_lost_;
+      return training_.source_lost();
     case Why::kNone:
-      return scheduler_.lost;
+      return job_.scheduler.lost;
     default:
       return false;
   }

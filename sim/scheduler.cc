@@ -1,14 +1,15 @@
-// The scheduler's process: plays the controller, its journal and its connections.
+#include "sim/scheduler.h"
+
 #include <algorithm>
 #include <set>
 #include <utility>
 
+#include "base/prng.h"
 #include "base/text.h"
+#include "sim/exchange_keys.h"
 #include "sim/words.h"
-#include "sim/world.h"
 
 namespace holdfast::sim {
-
 namespace {
 
 constexpr Duration kAgentPatience = std::chrono::seconds(10);
@@ -24,102 +25,134 @@ bool is_lost(const controller::Member& member) {
 
 }  // namespace
 
-Rank World::rank_in_roster(const std::string& node_id) const {
-  const auto& members = scheduler_.machine->members();
+Index SchedulerShell::connect(Index worker, Index agent) {
+  const Index link = connections_.add(worker, agent);
+  if (job_.scheduler_runs()) accept(link);
+  return link;
+}
+
+// Tells the controller of a new connection. A scheduler that stands still is told later, before the
+// connection's first message.
+void SchedulerShell::accept(Index link) {
+  if (std::exchange(job_.links[link].accepted, true)) return;
+  const bool agent = job_.links[link].worker == kNone;
+  tell(controller::Connected{link + 1, agent ? wire::PeerKind::kAgent : wire::PeerKind::kWorker});
+}
+
+void SchedulerShell::deliver_up(Index link) {
+  auto message = connections_.take_up(link);
+  if (message) hear(link, *std::move(message));
+}
+
+void SchedulerShell::hear_end(Index link) {
+  auto& from = job_.links[link];
+  from.scheduler_open = false;
+  from.up.clear();
+  accept(link);
+  tell(controller::Closed{link + 1});
+  if (from.worker == kNone || !job_.setup.proof) return;
+  const Worker& worker = job_.workers[from.worker];
+  if (!worker.alive) proofs_.push_back({worker.node_id, worker.incarnation});
+}
+
+Rank SchedulerShell::rank_in_roster(const std::string& node_id) const {
+  const auto& members = job_.scheduler.machine->members();
   for (std::size_t i = 0; i < members.size(); ++i) {
     if (members[i].seat.node_id == node_id) return static_cast<Rank>(i);
   }
   return kNoRank;
 }
 
-void World::start_scheduler() {
-  scheduler_.starting = false;
-  scheduler_.stores.clear();
-  scheduler_.exits_at.reset();
-  scheduler_.since = now_;
-  scheduler_.paused_until = {};
-  scheduler_.stopped.reset();
-  scheduler_.machine.emplace(
+void SchedulerShell::start() {
+  job_.scheduler.starting = false;
+  job_.scheduler.stores.clear();
+  job_.scheduler.exits_at.reset();
+  job_.scheduler.since = job_.now;
+  job_.scheduler.paused_until = {};
+  job_.scheduler.stopped.reset();
+  job_.scheduler.machine.emplace(
       controller::Options{.job = "job",
                           .run_id = 7,
-                          .world_size = setup_.ranks,
+                          .world_size = job_.setup.ranks,
                           .topology_timeout = kTopologyTimeout,
                           .lease = kLease,
                           .replacement_timeout = kReplacementTimeout,
-                          .host_silence = setup_.hosts ? kHostSilence : Duration{},
-                          .by_agent = setup_.agent,
-                          .own_host = setup_.hosts ? "host-0" : "",
-                          .own_agent = setup_.hosts ? "agent-0" : "",
+                          .host_silence = job_.setup.hosts ? kHostSilence : Duration{},
+                          .by_agent = job_.setup.agent,
+                          .own_host = job_.setup.hosts ? "host-0" : "",
+                          .own_agent = job_.setup.hosts ? "agent-0" : "",
                           .agent_patience = kAgentPatience},
-      durable_);
-  for (auto& agent : agents_) agent.disturbed = std::max(agent.disturbed, now_);
-  for (auto& worker : workers_) worker.disturbed = std::max(worker.disturbed, now_);
+      journal_.formation());
+  for (auto& agent : job_.agents) agent.disturbed = std::max(agent.disturbed, job_.now);
+  for (auto& worker : job_.workers) worker.disturbed = std::max(worker.disturbed, job_.now);
   std::vector<wire::KeyValue> kept;
-  for (const auto& [key, pair] : durable_values_) kept.push_back(pair);
+  for (const auto& [key, pair] : journal_.values()) kept.push_back(pair);
   std::vector<wire::Writer> writers;
-  for (const auto& [writer, last] : durable_writers_) writers.push_back(last);
-  tell_controller(controller::Started{std::move(kept), std::move(writers)});
+  for (const auto& [writer, last] : journal_.writers()) writers.push_back(last);
+  tell(controller::Started{std::move(kept), std::move(writers)});
 }
 
-void World::kill_scheduler(std::int32_t code, bool store_survives) {
-  const bool by_itself = scheduler_.exits_at && *scheduler_.exits_at <= now_;
+void SchedulerShell::kill(std::int32_t code, bool store_survives) {
+  const bool by_itself = job_.scheduler.exits_at && *job_.scheduler.exits_at <= job_.now;
   // The queued stores may be one transaction or several: any number of the oldest may be durable.
-  const auto queued = static_cast<std::uint32_t>(scheduler_.stores.size());
+  const auto queued = static_cast<std::uint32_t>(job_.scheduler.stores.size());
   const std::uint32_t survive = !store_survives || queued == 0 ? 0
                                 : queued == 1                  ? 1
-                                                               : 1 + choices_.pick(queued);
-  for (std::uint32_t i = 0; i < survive; ++i) make_durable(scheduler_.stores[i]);
-  checkers_.forgot(durable_ ? durable_->reached : 0);
-  scheduler_.machine.reset();
-  scheduler_.stores.clear();
-  scheduler_.deadline.reset();
-  scheduler_.exits_at.reset();
-  scheduler_.signal = 0;
+                                                               : 1 + job_.choices.pick(queued);
+  for (std::uint32_t i = 0; i < survive; ++i) journal_.make_durable(job_.scheduler.stores[i]);
+  job_.checkers.forgot(journal_.formation() ? journal_.formation()->reached : 0);
+  job_.scheduler.machine.reset();
+  job_.scheduler.stores.clear();
+  job_.scheduler.deadline.reset();
+  job_.scheduler.exits_at.reset();
+  job_.scheduler.signal = 0;
   proofs_.clear();
   not_there_.clear();
   bool speaks = false;
-  for (Index i = first_link_; i < links_.size(); ++i) speaks = speaks || !links_[i].down.empty();
-  const bool loses = code != 0 && !by_itself && speaks && choices_.pick(2) == 0;
-  for (Index i = first_link_; i < links_.size(); ++i) {
-    auto& link = links_[i];
+  for (Index i = connections_.first_open(); i < job_.links.size(); ++i) {
+    speaks = speaks || !job_.links[i].down.empty();
+  }
+  const bool loses = code != 0 && !by_itself && speaks && job_.choices.pick(2) == 0;
+  for (Index i = connections_.first_open(); i < job_.links.size(); ++i) {
+    auto& link = job_.links[i];
     link.scheduler_open = false;
     link.scheduler_gone = true;
     link.up.clear();
     if (loses) link.down.clear();
   }
-  if (setup_.agent) {
-    agent_hears_of_death(0, scheduler_.process, code, false);
+  if (job_.setup.agent) {
+    job_.agents[0].hear_of_death(job_.scheduler.process, code, false);
   } else {
-    person_.scheduler = !by_itself && setup_.replaced;
-    scheduler_.lost = !by_itself && !setup_.replaced;
+    job_.person.scheduler = !by_itself && job_.setup.replaced;
+    job_.scheduler.lost = !by_itself && !job_.setup.replaced;
   }
 }
 
-void World::tell_controller(const controller::Event& event) {
-  for (const auto& action : scheduler_.machine->step(now_, event)) carry_out(action);
+void SchedulerShell::tell(const controller::Event& event) {
+  for (const auto& action : job_.scheduler.machine->step(job_.now, event)) carry_out(action);
   check_agent_hears_first();
-  scheduler_.deadline = scheduler_.machine->deadline();
+  job_.scheduler.deadline = job_.scheduler.machine->deadline();
 }
 
 // Checks that an agent which connects in time hears of the job's end before the workers do. Else it
 // would take their exits for deaths.
-void World::check_agent_hears_first() {
+void SchedulerShell::check_agent_hears_first() {
   const bool worker_told = std::exchange(worker_told_end_, false);
-  if (!setup_.agent || agent_told_end_ || !worker_told) return;
-  if (now_ < scheduler_.ended_at + kAgentPatience / 2) {
-    checkers_.violate("P32: a worker hears of the end before the agent does");
+  if (!job_.setup.agent || agent_told_end_ || !worker_told) return;
+  if (job_.now < job_.scheduler.ended_at + kAgentPatience / 2) {
+    job_.checkers.violate("P32: a worker hears of the end before the agent does");
   }
 }
 
-void World::store_done() {
-  make_durable(scheduler_.stores.front());
-  scheduler_.stores.pop_front();
-  tell_controller(controller::Stored{});
+void SchedulerShell::store_done() {
+  journal_.make_durable(job_.scheduler.stores.front());
+  job_.scheduler.stores.pop_front();
+  tell(controller::Stored{});
 }
 
 // A digest of what a message may change in the formation and its stage.
-std::uint64_t World::record_print() const {
-  const wire::Formation formation = scheduler_.machine->formation();
+std::uint64_t SchedulerShell::record_print() const {
+  const wire::Formation formation = job_.scheduler.machine->formation();
   std::uint64_t print = derive(formation.generation, formation.version,
                                static_cast<std::uint64_t>(formation.stage), formation.recoveries);
   for (const auto& seat : formation.roster) {
@@ -129,123 +162,146 @@ std::uint64_t World::record_print() const {
 }
 
 // Tells the checkers that the scheduler knows of a committed step, if the report is not too late.
-void World::hear_of_step(const wire::Message& message) {
+void SchedulerShell::hear_of_step(const wire::Message& message) {
   const auto* progress = std::get_if<wire::Progress>(&message);
-  const bool counts = progress != nullptr && scheduler_.machine->stage() == wire::Stage::kRunning &&
-                      scheduler_.machine->generation() == progress->generation;
-  if (counts) checkers_.told(progress->version);
+  const bool counts = progress != nullptr &&
+                      job_.scheduler.machine->stage() == wire::Stage::kRunning &&
+                      job_.scheduler.machine->generation() == progress->generation;
+  if (counts) job_.checkers.told(progress->version);
 }
 
-void World::hear(Index link, wire::Message message) {
+void SchedulerShell::hear(Index link, wire::Message message) {
   accept(link);
   bool fenced = false;
-  if (links_[link].worker != kNone && !std::holds_alternative<wire::Register>(message)) {
-    const Worker& worker = workers_[links_[link].worker];
-    const auto* member = scheduler_.machine->find(worker.node_id);
-    fenced = scheduler_.machine->assembled() && member != nullptr &&
+  if (job_.links[link].worker != kNone && !std::holds_alternative<wire::Register>(message)) {
+    const Worker& worker = job_.workers[job_.links[link].worker];
+    const auto* member = job_.scheduler.machine->find(worker.node_id);
+    fenced = job_.scheduler.machine->assembled() && member != nullptr &&
              member->seat.incarnation != worker.incarnation;
   }
   const std::uint64_t before = fenced ? record_print() : 0;
   if (!fenced) hear_of_step(message);
-  tell_controller(controller::Received{link + 1, std::move(message)});
+  tell(controller::Received{link + 1, std::move(message)});
   if (fenced && record_print() != before) {
-    checkers_.violate("S6: the word of a fenced process changed the record");
+    job_.checkers.violate("S6: the word of a fenced process changed the record");
   }
 }
 
-void World::carry_out(const controller::Action& action) {
-  if (log_) tell(cat("    scheduler: ", to_words(action)));
-  fold(action.index());
+void SchedulerShell::carry_out(const controller::Action& action) {
+  if (job_.log.is_wanted()) job_.log.tell(cat("    scheduler: ", to_words(action)));
+  job_.log.fold(action.index());
   if (const auto* store = std::get_if<controller::Store>(&action)) {
-    scheduler_.stores.push_back(*store);
+    job_.scheduler.stores.push_back(*store);
   } else if (const auto* send = std::get_if<controller::Send>(&action)) {
     const Index link = static_cast<Index>(send->link) - 1;
     Rank rank = kNoRank;
     Incarnation incarnation = 0;
-    if (links_[link].worker != kNone) {
-      const Worker& worker = workers_[links_[link].worker];
+    if (job_.links[link].worker != kNone) {
+      const Worker& worker = job_.workers[job_.links[link].worker];
       incarnation = worker.incarnation;
       rank = rank_in_roster(worker.node_id);
     }
-    fold(print_of(send->message) ^ send->link);
-    checkers_.said(send->message, rank, incarnation, durable_);
+    job_.log.fold(print_of(send->message) ^ send->link);
+    job_.checkers.said(send->message, rank, incarnation, journal_.formation());
     check_told(link, send->message);
     if (std::holds_alternative<wire::JobEnded>(send->message)) {
-      (links_[link].worker == kNone ? agent_told_end_ : worker_told_end_) = true;
+      (job_.links[link].worker == kNone ? agent_told_end_ : worker_told_end_) = true;
     }
-    send_down(link, send->message);
+    connections_.send_down(link, send->message);
   } else if (const auto* answer = std::get_if<controller::Answer>(&action)) {
     const auto& [key, value, version] = *answer->found;
     carry_out(controller::Send{answer->link, wire::Got{answer->id, true, key, value, version}});
   } else if (const auto* close = std::get_if<controller::Close>(&action)) {
-    auto& link = links_[static_cast<Index>(close->link) - 1];
+    auto& link = job_.links[static_cast<Index>(close->link) - 1];
     link.closed_by_scheduler = link.scheduler_gone = true;
   } else if (const auto* question = std::get_if<controller::Probe>(&action)) {
     probe(*question);
   } else if (const auto* note = std::get_if<controller::Note>(&action)) {
-    if (note->kind == controller::Note::Kind::kStop) checkers_.began(note->generation);
+    if (note->kind == controller::Note::Kind::kStop) job_.checkers.began(note->generation);
     const bool refused = note->kind == controller::Note::Kind::kRefused;
     if (refused || note->reason.kind == wire::Reason::Kind::kImpossible) {
-      checkers_.violate("P43: what a sound process says is taken for what can not be");
+      job_.checkers.violate("P43: what a sound process says is taken for what can not be");
     }
   } else if (const auto* end = std::get_if<controller::End>(&action)) {
-    scheduler_.success = end->success;
-    scheduler_.ended_at = now_;
+    job_.scheduler.success = end->success;
+    job_.scheduler.ended_at = job_.now;
   } else if (std::holds_alternative<controller::Leave>(action)) {
-    scheduler_.exits_at = now_ + kLinger;
+    job_.scheduler.exits_at = job_.now + kLinger;
   }
 }
 
 // If the process's host can be reached, its kernel answers whether something listens at the
 // process's endpoint; if not, the process is dead.
-void World::probe(const controller::Probe& probe) {
-  const auto found = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& worker) {
-    return worker.incarnation == probe.incarnation && worker.node_id == probe.node_id;
-  });
-  const AgentProcess& host = agents_[found->agent];
-  const bool is_reached = !host.is_down && host.cut_until <= now_ && host.away_until <= now_;
+void SchedulerShell::probe(const controller::Probe& probe) {
+  const auto found =
+      std::find_if(job_.workers.begin(), job_.workers.end(), [&](const Worker& worker) {
+        return worker.incarnation == probe.incarnation && worker.node_id == probe.node_id;
+      });
+  const AgentProcess& host = job_.agents[found->agent];
+  const bool is_reached =
+      !host.is_down && host.cut_until <= job_.now && host.away_until <= job_.now;
   if (is_reached && !found->alive) not_there_.push_back({probe.node_id, probe.incarnation});
 }
 
-void World::tell_and_check_evictions(const controller::Event& event) {
+void SchedulerShell::tell_and_check_evictions(const controller::Event& event) {
   std::set<std::string> lost_before;
-  for (const auto& member : scheduler_.machine->members()) {
+  for (const auto& member : job_.scheduler.machine->members()) {
     if (is_lost(member)) lost_before.insert(member.seat.node_id);
   }
-  tell_controller(event);
+  tell(event);
   check_evictions(lost_before);
 }
 
-void World::controller_timer() {
+void SchedulerShell::timer() {
   tell_and_check_evictions(controller::TimePassed{});
-  if (scheduler_.deadline && *scheduler_.deadline <= now_) {
-    checkers_.violate("L4: the scheduler wants to be woken at once, for ever");
+  if (job_.scheduler.deadline && *job_.scheduler.deadline <= job_.now) {
+    job_.checkers.violate("L4: the scheduler wants to be woken at once, for ever");
   }
 }
 
-void World::check_evictions(const std::set<std::string>& lost_before) {
-  for (const Worker& worker : workers_) {
-    const auto* member = scheduler_.machine->find(worker.node_id);
+void SchedulerShell::check_evictions(const std::set<std::string>& lost_before) {
+  for (const Worker& worker : job_.workers) {
+    const auto* member = job_.scheduler.machine->find(worker.node_id);
     if (member == nullptr || !is_lost(*member) || lost_before.contains(worker.node_id) ||
         member->seat.incarnation != worker.incarnation) {
       continue;
     }
-    if (worker.alive && struck_ == bit(Fault::kReset)) {
-      checkers_.violate(
+    if (worker.alive && job_.struck == bit(Fault::kReset)) {
+      job_.checkers.violate(
           cat("P47: rank ", worker.rank, " was taken for lost since connections ended"));
     }
-    if (worker.alive && now_ > worker.disturbed + kLease) {
-      checkers_.violate(cat("L2: rank ", worker.rank, " was evicted but lives and was heard"));
+    if (worker.alive && job_.now > worker.disturbed + kLease) {
+      job_.checkers.violate(cat("L2: rank ", worker.rank, " was evicted but lives and was heard"));
     }
     // With several hosts, a restarted scheduler does not believe an agent about places of another
     // host until that host is lost.
-    const bool waits = setup_.hosts && now_ < scheduler_.since + 2 * kLease;
-    const bool was_told = !waits && worker.agent != kNone && agents_[worker.agent].runs() &&
-                          now_ > agents_[worker.agent].disturbed + kLease;
-    if (!worker.alive && was_told && now_ > worker.died_at + kLease / 2) {
-      checkers_.violate(cat("L2: the agent had told that rank ", worker.rank,
-                            " is dead, but only its silence was noticed"));
+    const bool waits = job_.setup.hosts && job_.now < job_.scheduler.since + 2 * kLease;
+    const bool was_told = !waits && worker.agent != kNone && job_.agents[worker.agent].runs() &&
+                          job_.now > job_.agents[worker.agent].disturbed + kLease;
+    if (!worker.alive && was_told && job_.now > worker.died_at + kLease / 2) {
+      job_.checkers.violate(cat("L2: the agent had told that rank ", worker.rank,
+                                " is dead, but only its silence was noticed"));
     }
+  }
+}
+
+// Checks that what the scheduler sends about a value is durable.
+void SchedulerShell::check_told(Index link, const wire::Message& message) {
+  const auto is_durable = [&](const std::string& key, wire::KeyVersion version,
+                              const std::string* value) {
+    const auto found = journal_.values().find(key);
+    const bool there = found != journal_.values().end() && found->second.version >= version;
+    const bool same = there && (value == nullptr || found->second.version > version ||
+                                found->second.value == *value);
+    if (!same) {
+      job_.checkers.violate("P36: the scheduler told of a value that a crash could make it forget");
+    }
+  };
+  if (const auto* got = std::get_if<wire::Got>(&message); got && got->found) {
+    is_durable(got->key, got->version, &got->value);
+  } else if (const auto* kept = std::get_if<wire::Kept>(&message); kept && kept->version != 0) {
+    const Worker& worker = job_.workers[job_.links[link].worker];
+    is_durable(kept->id == kPutId ? key_of(worker.rank) : kList, kept->version, nullptr);
   }
 }
 

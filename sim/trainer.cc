@@ -1,19 +1,16 @@
-// The training thread of a worker: does the work that the trainer machine gives it, and plays the
-// program.
+#include "sim/trainer.h"
+
 #include <algorithm>
+#include <set>
 
 #include "base/text.h"
 #include "core/planner/holders.h"
+#include "sim/exchange.h"
 #include "sim/words.h"
-#include "sim/world.h"
 
 namespace holdfast::sim {
-
 namespace {
 
-// Longer than any run, so that an end which is never confirmed is found.
-constexpr Duration kConfirmationTimeout = std::chrono::hours(1);
-constexpr Duration kLinkPatience = std::chrono::milliseconds(300);
 constexpr const char* kSourceLost = "the source's arena is lost";
 constexpr std::uint64_t kGarbage = 0xbad;  // Content that is only half written.
 
@@ -24,55 +21,41 @@ bool is(const trainer::Work& work) {
 
 }  // namespace
 
-trainer::Options World::trainer_options() const {
-  return {.replacement_timeout = kReplacementTimeout,
-          .link_patience = kLinkPatience,
-          .forming_patience = kReplacementTimeout,
-          .scheduler_timeout = kConfirmationTimeout,
-          .progress_interval = Duration{}};
-}
-
-bool World::owner_lives(const Arena& arena, const Worker& opener) const {
-  return std::any_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
-    return w.alive && w.process == arena.owner && w.process != opener.process;
-  });
-}
-
-bool World::complete(const Worker& worker) const {
+bool Training::complete(const Worker& worker) const {
   const auto found = groups_.find(worker.joined);
   if (found == groups_.end()) return false;
   const auto& operations = found->second.operations;
   return worker.operation < operations.size() &&
-         operations[worker.operation].arrivals == setup_.ranks;
+         operations[worker.operation].arrivals == job_.setup.ranks;
 }
 
 // Whether all wards of this worker have given it their private parts of the step under way.
-bool World::has_come(const Worker& worker) const {
+bool Training::has_come(const Worker& worker) const {
   const auto& given = groups_.at(worker.joined).given;
-  const auto all = wards(worker);
+  const auto all = memory_.wards(worker);
   return std::all_of(all.begin(), all.end(), [&](Rank ward) {
     const auto found = given.find(ward);
-    return found != given.end() && found->second == arena(worker).staged;
+    return found != given.end() && found->second == memory_.arena(worker).staged;
   });
 }
 
-bool World::has_formed(const Worker& worker) const {
-  return groups_.at(worker.joined).joined.count() == static_cast<std::size_t>(setup_.ranks);
+bool Training::has_formed(const Worker& worker) const {
+  return groups_.at(worker.joined).joined.count() == static_cast<std::size_t>(job_.setup.ranks);
 }
 
-bool World::can_train(const Worker& worker) const {
-  if (const auto end = exchange_ends(worker)) return *end <= now_ && !worker.leaving;
+bool Training::can_train(const Worker& worker) const {
+  if (const auto end = ValueExchange::ends(worker)) return *end <= job_.now && !worker.leaving;
   if (worker.program == Program::kOpening) {
-    return !owner_lives(arena(worker), worker);
+    return !memory_.owner_lives(memory_.arena(worker), worker);
   }
   if (worker.program != Program::kTraining) return false;
   if (worker.work.empty()) {
     const auto deadline = worker.trainer->deadline();
-    return deadline && *deadline <= now_;
+    return deadline && *deadline <= job_.now;
   }
   const auto& work = worker.work.front();
   if (const auto* repair = std::get_if<trainer::Repair>(&work)) {
-    return !fetches(worker, *repair) || agents_[worker.agent].cut_until <= now_ ||
+    return !fetches(worker, *repair) || job_.agents[worker.agent].cut_until <= job_.now ||
            worker.repair_stopped;
   }
   if (is<trainer::LeaveGroup>(work)) return !worker.sums_busy;
@@ -89,14 +72,14 @@ bool World::can_train(const Worker& worker) const {
   return is<trainer::JoinGroup>(work) ? has_formed(worker) : complete(worker);
 }
 
-void World::train(Index index) {
-  Worker& worker = workers_[index];
+void Training::train(Index index) {
+  Worker& worker = job_.workers[index];
   if (worker.program == Program::kOpening) return open(index);
   if (worker.program == Program::kExchanging) {
     asked_in_vain_ = true;
-    return fail_training(index, {.kind = wire::Reason::Kind::kProgram});
+    return fail(index, {.kind = wire::Reason::Kind::kProgram});
   }
-  if (worker.work.empty()) return tell_trainer(index, trainer::TimePassed{});
+  if (worker.work.empty()) return events_.tell_trainer(index, trainer::TimePassed{});
   const trainer::Work work = worker.work.front();
   if (!worker.half && std::visit([&](const auto& w) { return begin(index, w); }, work)) {
     worker.half = true;
@@ -107,128 +90,46 @@ void World::train(Index index) {
   std::visit([&](const auto& w) { end(index, w); }, work);
 }
 
-void World::open(Index index) {
-  Worker& worker = workers_[index];
-  Arena& own = arena(worker);
+void Training::open(Index index) {
+  Worker& worker = job_.workers[index];
+  Arena& own = memory_.arena(worker);
   own.owner = worker.process;
   if (own.updating) finish_update(own);
   worker.program = Program::kTraining;
-  tell_trainer(index, trainer::JoinCalled{holding(worker)});
+  events_.tell_trainer(index, trainer::JoinCalled{memory_.holding(worker)});
 }
 
-// ---- Private parts ------------------------------------------------------------------------------
-
-World::Index World::host_named(const std::string& name) const {
-  for (Index i = 0; setup_.hosts && i < agents_.size(); ++i) {
-    if (name == cat("host-", i)) return i;
-  }
-  return 0;
-}
-
-bool World::is_linked(const Worker& worker) const {
+bool Training::is_linked(const Worker& worker) const {
   const auto& hosts = worker.host_of;
-  return setup_.hosts && std::set(hosts.begin(), hosts.end()).size() > 1;
+  return job_.setup.hosts && std::set(hosts.begin(), hosts.end()).size() > 1;
 }
 
 // Whether the worker's host is cut off and its group has ranks on other hosts.
-bool World::is_cut_off(const Worker& worker) const {
-  if (!setup_.hosts) return false;
-  const auto is_cut = [&](Index host) { return agents_[host].cut_until > now_; };
+bool Training::is_cut_off(const Worker& worker) const {
+  if (!job_.setup.hosts) return false;
+  const auto is_cut = [&](Index host) { return job_.agents[host].cut_until > job_.now; };
   return is_cut(worker.agent) && is_linked(worker);
 }
 
 // Whether the worker was told, by a mate on its host or by the scheduler, that its group is over.
-bool World::has_ended(const Worker& worker) const {
+bool Training::has_ended(const Worker& worker) const {
   return worker.joined != 0 && worker.stopped_up_to >= worker.joined;
 }
 
-Rank World::holder_of(const Worker& worker, Rank rank) const {
-  if (!setup_.hosts) return (rank + 1) % setup_.ranks;
-  return worker.holder_of.at(static_cast<std::size_t>(rank));
-}
-
-std::vector<Rank> World::wards(const Worker& worker) const {
-  std::vector<Rank> found;
-  for (Rank rank = 0; setup_.holders && rank < setup_.ranks; ++rank) {
-    if (holder_of(worker, rank) == worker.rank) found.push_back(rank);
+void Training::carry_out(Index index, const trainer::Action& action) {
+  Worker& worker = job_.workers[index];
+  if (job_.log.is_wanted()) {
+    job_.log.tell(cat("    ", worker.node_id, "'s trainer: ", to_words(action)));
   }
-  return found;
-}
-
-Holding World::holding(const Worker& worker) const {
-  const Arena& own = arena(worker);
-  Holding holding{own.version, own.staged, setup_.private_is_own, {}};
-  for (const auto& [key, part] : private_parts_) {
-    if (!is_held_by(worker, key) || part.version == kNoVersion) continue;
-    holding.held.push_back({std::get<2>(key), part.version, part.staged});
-  }
-  return holding;
-}
-
-// Brings the private parts that the worker holds to the version of its own arena.
-void World::settle(const Worker& worker) {
-  const Version v = arena(worker).version;
-  for (auto& [key, part] : private_parts_) {
-    if (!is_held_by(worker, key) || part.version == kNoVersion) continue;
-    if (v == part.version) part.staged = v;
-    if (v == part.staged) part.version = v;
-  }
-}
-
-void World::forget_held(const Worker& worker) {
-  std::erase_if(private_parts_, [&](const auto& entry) { return is_held_by(worker, entry.first); });
-}
-
-// The worker has made a step: it drops held parts for which that step has not come.
-void World::drop_the_rest(const Worker& worker) {
-  std::erase_if(private_parts_, [&](const auto& entry) {
-    return is_held_by(worker, entry.first) && entry.second.staged != arena(worker).version;
-  });
-}
-
-// Once the group has formed, the holder gets parts that it lacks. False: a ward has lost its own.
-bool World::seed(const Worker& worker) {
-  if (!setup_.holders) return true;
-  settle(worker);
-  const Version v = arena(worker).version;
-  for (const Rank ward : wards(worker)) {
-    PrivatePart& part = held(host_of(worker), worker.rank, ward);
-    if (part.has(v)) continue;
-    part = {};
-    if (arena(worker.host_of[static_cast<std::size_t>(ward)], ward).version != v) return false;
-    part = {v, v};
-  }
-  return true;
-}
-
-// The arenas on the hosts where the ranks' seats are.
-std::vector<Arena> World::arenas_in_use() {
-  std::vector<Arena> found;
-  for (Rank rank = 0; rank < setup_.ranks; ++rank) {
-    const bool known = setup_.hosts && has_durable_roster();
-    const auto at = static_cast<std::size_t>(rank);
-    Arena one = arena(known ? host_named(durable_->roster[at].host) : 0, rank);
-    if (known && finished(rank) && one.version == kNoVersion)
-      one.spent = true;  // The host was lost after the rank had ended its training.
-    found.push_back(one);
-  }
-  return found;
-}
-
-// ---- The trainer machine ------------------------------------------------------------------------
-
-void World::carry_out(Index index, const trainer::Action& action) {
-  Worker& worker = workers_[index];
-  if (log_) tell(cat("    ", worker.node_id, "'s trainer: ", to_words(action)));
-  fold(action.index());
+  job_.log.fold(action.index());
   if (const auto* given = std::get_if<trainer::Do>(&action)) {
     if (is<trainer::Repair>(given->work)) worker.said_parked = worker.repair_stopped = false;
     worker.work.push_back(given->work);
   } else if (const auto* said = std::get_if<trainer::Say>(&action)) {
     const bool reports = std::holds_alternative<wire::Report>(said->message);
     if (reports || std::holds_alternative<wire::Repaired>(said->message)) worker.said_parked = true;
-    if (reports && worker.sums_busy) checkers_.violate("S6: a rank has reported while it sums");
-    tell_member(index, member::Told{said->message});
+    if (reports && worker.sums_busy) job_.checkers.violate("S6: a rank has reported while it sums");
+    events_.tell_member(index, member::Told{said->message});
   } else if (const auto* stop = std::get_if<trainer::StopGroup>(&action)) {
     worker.stopped_up_to = std::max(worker.stopped_up_to, stop->generation);
     stop_group(index);
@@ -239,72 +140,72 @@ void World::carry_out(Index index, const trainer::Action& action) {
   }
 }
 
-void World::resume(Index index, const trainer::Resume& action) {
-  Worker& worker = workers_[index];
+void Training::resume(Index index, const trainer::Resume& action) {
+  Worker& worker = job_.workers[index];
   worker.said_parked = false;
-  if (action.ended == kNoRank) checkers_.met(action.generation, action.peers->places());
-  worker.host_of.assign(static_cast<std::size_t>(setup_.ranks), 0);
+  if (action.ended == kNoRank) job_.checkers.met(action.generation, action.peers->places());
+  worker.host_of.assign(static_cast<std::size_t>(job_.setup.ranks), 0);
   const auto& peers = action.peers->places();
   for (std::size_t rank = 0; rank < peers.size(); ++rank) {
     const std::string& endpoint = peers[rank].endpoint;
-    worker.host_of[rank] = host_named(endpoint.substr(0, endpoint.find(':')));
+    worker.host_of[rank] = memory_.host_named(endpoint.substr(0, endpoint.find(':')));
   }
-  if (setup_.hosts)
+  if (job_.setup.hosts) {
     worker.holder_of = planner::holders({worker.host_of.begin(), worker.host_of.end()});
+  }
   const auto at = static_cast<std::size_t>(worker.rank);
-  const bool is_fenced =
-      has_durable_roster() && durable_->roster.at(at).incarnation != worker.incarnation;
+  const bool is_fenced = journal_.has_roster() &&
+                         journal_.formation()->roster.at(at).incarnation != worker.incarnation;
   if (is_out_of_sight(worker) && is_fenced) return;  // An old message that came late.
-  auto arenas = arenas_in_use();
-  arenas[at] = arena(worker);
-  checkers_.went(worker.rank, action.generation, action.version, arenas);
+  auto arenas = memory_.arenas_in_use();
+  arenas[at] = memory_.arena(worker);
+  job_.checkers.went(worker.rank, action.generation, action.version, arenas);
 }
 
-void World::stop_group(Index index) {
-  Worker& worker = workers_[index];
+void Training::stop_group(Index index) {
+  Worker& worker = job_.workers[index];
   if (worker.joined != 0) groups_[worker.joined].aborted = true;
   const bool sums =
       !worker.work.empty() && is<trainer::AwaitSums>(worker.work.front()) && !complete(worker);
-  if (sums && !worker.sums_busy) worker.sums_busy = choices_.pick(2) == 1;
-  tell_trainer(index, trainer::GroupStopped{!worker.sums_busy});
+  if (sums && !worker.sums_busy) worker.sums_busy = job_.choices.pick(2) == 1;
+  events_.tell_trainer(index, trainer::GroupStopped{!worker.sums_busy});
 }
 
-void World::sums_end(Index index) {
-  workers_[index].sums_busy = false;
-  tell_trainer(index, trainer::SumsIdle{});
+void Training::sums_end(Index index) {
+  job_.workers[index].sums_busy = false;
+  events_.tell_trainer(index, trainer::SumsIdle{});
 }
 
 // Checks a write of the worker's training thread to its arena.
-void World::wrote(const Worker& worker) {
-  checkers_.wrote(arena(worker), worker.process);
-  if (worker.said_parked) checkers_.violate("S6: a rank that has said that it is parked writes");
+void Training::wrote(const Worker& worker) {
+  job_.checkers.wrote(memory_.arena(worker), worker.process);
+  if (worker.said_parked)
+    job_.checkers.violate("S6: a rank that has said that it is parked writes");
 }
 
-// ---- First halves: between them and the second anything may happen ------------------------------
-
-bool World::begin(Index index, const trainer::Repair& work) {
-  Worker& worker = workers_[index];
-  Arena& own = arena(worker);
+bool Training::begin(Index index, const trainer::Repair& work) {
+  Worker& worker = job_.workers[index];
+  Arena& own = memory_.arena(worker);
   wrote(worker);
-  if (work.order.moved) forget_held(worker);
+  if (work.order.moved) memory_.forget_held(worker);
   switch (work.order.act) {
     case wire::Act::kKeep:
       return false;
     case wire::Act::kBegin:
       if (own.version != kNoVersion && own.version != 0) {
-        checkers_.violate("S3: an arena that holds a version is to begin at version 0");
+        job_.checkers.violate("S3: an arena that holds a version is to begin at version 0");
       }
       return true;
     case wire::Act::kFinish:
       if (own.version == work.version) return false;
       if (own.version + 1 != work.version || own.staged != work.version) {
-        checkers_.violate("S7: a rank is to finish a step that it has not staged");
+        job_.checkers.violate("S7: a rank is to finish a step that it has not staged");
       }
       own.updating = true;
       return true;
     case wire::Act::kReceive:
-      if (setup_.private_is_own && work.version != 0 && !private_source(worker, work)) {
-        checkers_.violate("S3: a rank is to go on without the private part of its state");
+      if (job_.setup.private_is_own && work.version != 0 && !memory_.private_source(worker, work)) {
+        job_.checkers.violate("S3: a rank is to go on without the private part of its state");
       }
       own.version = own.staged = kNoVersion;  // Half a copy counts as no version.
       own.content = kGarbage;
@@ -313,8 +214,8 @@ bool World::begin(Index index, const trainer::Repair& work) {
   return false;
 }
 
-bool World::begin(Index index, const trainer::JoinGroup& work) {
-  Worker& worker = workers_[index];
+bool Training::begin(Index index, const trainer::JoinGroup& work) {
+  Worker& worker = job_.workers[index];
   worker.operation = 0;
   if (worker.stopped_up_to >= work.generation) return false;
   if (groups_[work.generation].aborted) return false;
@@ -325,204 +226,197 @@ bool World::begin(Index index, const trainer::JoinGroup& work) {
 }
 
 // The worker gives its own part to its holder; then it waits for those of its wards.
-bool World::begin(Index index, const trainer::ExchangeCopies& work) {
-  Worker& worker = workers_[index];
+bool Training::begin(Index index, const trainer::ExchangeCopies& work) {
+  Worker& worker = job_.workers[index];
   Group& group = groups_[worker.joined];
   if (group.aborted) return false;
   group.given[worker.rank] = work.version;
-  for (const Rank ward : wards(worker)) {
-    PrivatePart& part = held(host_of(worker), worker.rank, ward);
+  for (const Rank ward : memory_.wards(worker)) {
+    PrivatePart& part = memory_.held(memory_.host_of(worker), worker.rank, ward);
     if (part.has(work.version)) part.staged = part.version;  // Comes again, after a void step.
   }
   return true;
 }
 
 // Whether the repair copies from another host, which may take any time.
-bool World::fetches(const Worker& worker, const trainer::Repair& work) const {
-  return setup_.hosts && work.order.act == wire::Act::kReceive &&
-         host_named(work.order.source.host) != worker.agent;
+bool Training::fetches(const Worker& worker, const trainer::Repair& work) const {
+  return job_.setup.hosts && work.order.act == wire::Act::kReceive &&
+         memory_.host_named(work.order.source.host) != worker.agent;
 }
 
-// The held part from which the worker receives its private part; null: it receives none.
-const World::PrivatePart* World::private_source(const Worker& worker, const trainer::Repair& work) {
-  const auto& source = work.order.private_source;
-  if (!setup_.holders || source.holder == kNoRank) return nullptr;
-  return &held(host_named(source.host), source.holder, worker.rank);
-}
-
-bool World::begin(Index index, const trainer::Arrive&) {
-  const bool has_arrived = arrive(workers_[index]);
-  const Worker& worker = workers_[index];
+bool Training::begin(Index index, const trainer::Arrive&) {
+  const bool has_arrived = arrive(job_.workers[index]);
+  const Worker& worker = job_.workers[index];
   if (has_arrived && complete(worker) && !is_out_of_sight(worker)) check_copies(worker);
   return has_arrived;
 }
 
-bool World::begin(Index index, const trainer::Update&) {
-  Worker& worker = workers_[index];
-  Arena& own = arena(worker);
+bool Training::begin(Index index, const trainer::Update&) {
+  Worker& worker = job_.workers[index];
+  Arena& own = memory_.arena(worker);
   wrote(worker);
   own.updating = true;
   return true;
 }
 
 // Counts the worker's arrival at the group's next operation. False: the group has ended.
-bool World::arrive(Worker& worker) {
-  const Arena& own = arena(worker);
+bool Training::arrive(Worker& worker) {
+  const Arena& own = memory_.arena(worker);
   Group& group = groups_[worker.joined];
   if (group.aborted) return false;
   if (group.operations.size() <= worker.operation) group.operations.resize(worker.operation + 1);
   auto& operation = group.operations[worker.operation];
   if (operation.arrivals > 0 && operation.step != own.version + 1) {
-    checkers_.violate("S2: ranks of one generation are in different steps");
+    job_.checkers.violate("S2: ranks of one generation are in different steps");
   }
   operation.step = own.version + 1;
   // A rank on a host that was cut off may come after it was replaced, and find all arrivals there.
-  if (++operation.arrivals < setup_.ranks || is_out_of_sight(worker)) return true;
-  checkers_.gathered(worker.joined);
+  if (++operation.arrivals < job_.setup.ranks || is_out_of_sight(worker)) return true;
+  job_.checkers.gathered(worker.joined);
   return true;
 }
 
-// ---- Second halves ------------------------------------------------------------------------------
-
-void World::end(Index index, const trainer::Repair& work) {
-  Worker& worker = workers_[index];
-  Arena& own = arena(worker);
+void Training::end(Index index, const trainer::Repair& work) {
+  Worker& worker = job_.workers[index];
+  Arena& own = memory_.arena(worker);
   wrote(worker);
   std::string error;
   if (work.order.act == wire::Act::kFinish) {
     if (own.updating) finish_update(own);
-    settle(worker);
+    memory_.settle(worker);
   } else if (work.order.act == wire::Act::kBegin) {
     own.version = own.staged = 0;
     own.content = kInitialContent;
   } else {
     const wire::Location& from = work.order.source;
     if (fetches(worker, work) && worker.repair_stopped) {  // Whatever has been copied by now.
-      return tell_trainer(index, trainer::Repaired{holding(worker), "stopped", true});
+      return events_.tell_trainer(index,
+                                  trainer::Repaired{memory_.holding(worker), "stopped", true});
     }
-    const Arena& source = arena(host_named(from.host), from.holder);
-    const PrivatePart* part = private_source(worker, work);
+    const Arena& source = memory_.arena(memory_.host_named(from.host), from.holder);
+    const PrivatePart* part = memory_.private_source(worker, work);
     // If the job has gone on meanwhile, the source has another version, or is gone.
     const bool is_late =
         fetches(worker, work) && (source.version != work.version || source.updating);
     const bool lacks = source.version == kNoVersion || (part && part->version == kNoVersion);
-    if (lacks && wipes_ > 0) {
+    if (lacks && memory_.wipes() > 0) {
       source_lost_ = true;
       error = kSourceLost;
     } else if (is_late) {
       error = "the source is at another version";
     } else {
-      checkers_.copies(source, work.version);
+      job_.checkers.copies(source, work.version);
       if (part && !part->has(work.version))
-        checkers_.violate("S7: half a private part is received");
+        job_.checkers.violate("S7: half a private part is received");
       own.version = own.staged = source.version;
       own.content = source.content;
     }
   }
-  tell_trainer(index, trainer::Repaired{holding(worker), error});
+  events_.tell_trainer(index, trainer::Repaired{memory_.holding(worker), error});
 }
 
-void World::end(Index index, const trainer::Unstage&) {
-  Worker& worker = workers_[index];
-  Arena& own = arena(worker);
+void Training::end(Index index, const trainer::Unstage&) {
+  Worker& worker = job_.workers[index];
+  Arena& own = memory_.arena(worker);
   wrote(worker);
   own.staged = own.version;  // The step is void.
-  settle(worker);
+  memory_.settle(worker);
 }
 
-void World::end(Index index, const trainer::JoinGroup& work) {
-  Worker& worker = workers_[index];
+void Training::end(Index index, const trainer::JoinGroup& work) {
+  Worker& worker = job_.workers[index];
   const bool formed = worker.joined == work.generation && has_formed(worker);
   const bool linked = is_linked(worker);
-  if (!formed || !seed(worker)) {
-    const auto held = holding(worker).held;
-    return tell_trainer(index, trainer::NotFormed{false, "the group has ended", held, linked});
+  if (!formed || !memory_.seed(worker)) {
+    const auto held = memory_.holding(worker).held;
+    return events_.tell_trainer(index,
+                                trainer::NotFormed{false, "the group has ended", held, linked});
   }
-  tell_trainer(index,
-               trainer::Formed{groups_[worker.joined].aborted, linked,
-                               setup_.holders && (linked || !setup_.hosts), holding(worker).held});
+  events_.tell_trainer(index, trainer::Formed{groups_[worker.joined].aborted, linked,
+                                              job_.setup.holders && (linked || !job_.setup.hosts),
+                                              memory_.holding(worker).held});
 }
 
-void World::end(Index index, const trainer::LeaveGroup&) {
-  Worker& worker = workers_[index];
+void Training::end(Index index, const trainer::LeaveGroup&) {
+  Worker& worker = job_.workers[index];
   if (worker.joined != 0) groups_[worker.joined].aborted = true;
   worker.joined = 0;
-  tell_trainer(index, trainer::LeftGroup{});
+  events_.tell_trainer(index, trainer::LeftGroup{});
 }
 
-void World::end(Index index, const trainer::AwaitSums&) {
-  Worker& worker = workers_[index];
-  if (!complete(worker)) return tell_trainer(index, trainer::SumsDone{trainer::Outcome::kStopped});
-  Arena& own = arena(worker);
-  checkers_.wrote(own, worker.process);  // Not wrote(): it was written before it said "parked".
+void Training::end(Index index, const trainer::AwaitSums&) {
+  Worker& worker = job_.workers[index];
+  if (!complete(worker))
+    return events_.tell_trainer(index, trainer::SumsDone{trainer::Outcome::kStopped});
+  Arena& own = memory_.arena(worker);
+  job_.checkers.wrote(own, worker.process);  // Not wrote(): it was written before it said "parked".
   own.gradient = groups_[worker.joined].operations[worker.operation].sum;
   ++worker.operation;
-  tell_trainer(index, trainer::SumsDone{trainer::Outcome::kDone});
+  events_.tell_trainer(index, trainer::SumsDone{trainer::Outcome::kDone});
 }
 
-void World::end(Index index, const trainer::Stage& work) {
-  Arena& own = arena(workers_[index]);
-  wrote(workers_[index]);
+void Training::end(Index index, const trainer::Stage& work) {
+  Arena& own = memory_.arena(job_.workers[index]);
+  wrote(job_.workers[index]);
   own.staged = work.version;
-  tell_trainer(index, trainer::Staged{});
+  events_.tell_trainer(index, trainer::Staged{});
 }
 
-void World::end(Index index, const trainer::ExchangeCopies& work) {
-  Worker& worker = workers_[index];
+void Training::end(Index index, const trainer::ExchangeCopies& work) {
+  Worker& worker = job_.workers[index];
   const bool done = worker.joined != 0 && has_come(worker) &&
-                    (!groups_[worker.joined].aborted || choices_.pick(2) == 0);
-  for (const Rank ward : wards(worker)) {
-    if (done) held(host_of(worker), worker.rank, ward) = {work.version - 1, work.version};
+                    (!groups_[worker.joined].aborted || job_.choices.pick(2) == 0);
+  for (const Rank ward : memory_.wards(worker)) {
+    if (done)
+      memory_.held(memory_.host_of(worker), worker.rank, ward) = {work.version - 1, work.version};
   }
-  tell_trainer(index,
-               trainer::CopiesExchanged{done ? trainer::Outcome::kDone : trainer::Outcome::kStopped,
-                                        holding(worker).held});
+  events_.tell_trainer(
+      index, trainer::CopiesExchanged{done ? trainer::Outcome::kDone : trainer::Outcome::kStopped,
+                                      memory_.holding(worker).held});
 }
 
 // P50: once a step is committed, each private part is on two hosts, unless one is lost just now.
-void World::check_copies(const Worker& worker) {
-  const bool wiped = (struck_ & bit(Fault::kWipe)) != 0;
-  for (Rank ward = 0; setup_.holders && !wiped && ward < setup_.ranks; ++ward) {
-    const Rank holder = holder_of(worker, ward);
+void Training::check_copies(const Worker& worker) {
+  const bool wiped = (job_.struck & bit(Fault::kWipe)) != 0;
+  for (Rank ward = 0; job_.setup.holders && !wiped && ward < job_.setup.ranks; ++ward) {
+    const Rank holder = memory_.holder_of(worker, ward);
     if (holder == kNoRank) return;
     const Index host = worker.host_of[static_cast<std::size_t>(holder)];
-    if (setup_.hosts && agents_[host].is_host_lost) continue;
-    if (held(host, holder, ward).has(arena(worker).version + 1)) continue;
-    checkers_.violate("P50: a step is committed, and a private part of it has no holder");
+    if (job_.setup.hosts && job_.agents[host].is_host_lost) continue;
+    if (memory_.held(host, holder, ward).has(memory_.arena(worker).version + 1)) continue;
+    job_.checkers.violate("P50: a step is committed, and a private part of it has no holder");
   }
 }
 
-void World::end(Index index, const trainer::Arrive&) {
-  Worker& worker = workers_[index];
+void Training::end(Index index, const trainer::Arrive&) {
+  Worker& worker = job_.workers[index];
   // A rank that is cut off when its group ends does not learn that all have arrived.
   const bool done = complete(worker) && !is_cut_off(worker);
   if (done) ++worker.operation;
-  tell_trainer(index,
-               trainer::Arrived{done ? trainer::Outcome::kDone : trainer::Outcome::kStopped});
+  events_.tell_trainer(
+      index, trainer::Arrived{done ? trainer::Outcome::kDone : trainer::Outcome::kStopped});
 }
 
-void World::end(Index index, const trainer::Update&) {
-  finish_update(arena(workers_[index]));
-  if (setup_.holders) drop_the_rest(workers_[index]);
-  settle(workers_[index]);
-  tell_trainer(index, trainer::Updated{});
+void Training::end(Index index, const trainer::Update&) {
+  finish_update(memory_.arena(job_.workers[index]));
+  if (job_.setup.holders) memory_.drop_the_rest(job_.workers[index]);
+  memory_.settle(job_.workers[index]);
+  events_.tell_trainer(index, trainer::Updated{});
 }
 
-// ---- The program --------------------------------------------------------------------------------
-
-void World::end(Index index, const trainer::Return& result) {
+void Training::end(Index index, const trainer::Return& result) {
   using What = trainer::Return::What;
-  Worker& worker = workers_[index];
-  Arena& own = arena(worker);
+  Worker& worker = job_.workers[index];
+  Arena& own = memory_.arena(worker);
   check_told(worker, result.what);
   switch (result.what) {
     case What::kJoined:
     case What::kCommitted:
     case What::kCommittedByPlan:
     case What::kVoid:
-      if (own.version == setup_.steps) return tell_trainer(index, trainer::EndCalled{});
-      return tell_trainer(index,
-                          trainer::StepBegun{worker.joined != 0 && groups_[worker.joined].aborted});
+      if (own.version == job_.setup.steps) return events_.tell_trainer(index, trainer::EndCalled{});
+      return events_.tell_trainer(
+          index, trainer::StepBegun{worker.joined != 0 && groups_[worker.joined].aborted});
     case What::kBegun:
     case What::kBegunAnew:
       wrote(worker);
@@ -532,11 +426,11 @@ void World::end(Index index, const trainer::Return& result) {
             contribution(own.content, worker.rank, own.version + 1);
         own.gradient = kGarbage;
       }
-      return tell_trainer(index, trainer::StepEnded{});
+      return events_.tell_trainer(index, trainer::StepEnded{});
     case What::kTooLate:
-      return checkers_.violate("P33: a rank has a step to make, but another has ended");
+      return job_.checkers.violate("P33: a rank has a step to make, but another has ended");
     case What::kFailed:
-      return fail_training(index, result.reason);
+      return fail(index, result.reason);
     case What::kEnded:
     case What::kEndUnconfirmed:
       worker.program = Program::kEnded;
@@ -550,31 +444,34 @@ void World::end(Index index, const trainer::Return& result) {
 }
 
 // Checks what the program is told about a step that it has begun.
-void World::check_told(const Worker& worker, trainer::Return::What what) {
+void Training::check_told(const Worker& worker, trainer::Return::What what) {
   using What = trainer::Return::What;
-  const Arena& own = arena(worker);
+  const Arena& own = memory_.arena(worker);
   const bool begins = what == What::kBegun || what == What::kBegunAnew;
   if (begins && own.staged != own.version) {
-    checkers_.violate("S7: a step begins while another one is staged");
+    job_.checkers.violate("S7: a step begins while another one is staged");
   }
   const bool made = what == What::kCommitted || what == What::kCommittedByPlan;
   if ((made || what == What::kVoid) && own.version != worker.began_at + (made ? 1 : 0)) {
-    checkers_.violate("S5: a program was told that a step was made which is void, or the reverse");
+    job_.checkers.violate(
+        "S5: a program was told that a step was made which is void, or the reverse");
   }
 }
 
-void World::fail_training(Index index, const wire::Reason& reason) {
-  workers_[index].program = Program::kFailed;
-  workers_[index].work.clear();
-  if (workers_[index].over) workers_[index].leaving = 1;  // The job is over: no need to report.
-  tell_member(index, member::TrainingFailed{reason});
+void Training::fail(Index index, const wire::Reason& reason) {
+  job_.workers[index].program = Program::kFailed;
+  job_.workers[index].work.clear();
+  if (job_.workers[index].over) {
+    job_.workers[index].leaving = 1;  // The job is over: no need to report.
+  }
+  events_.tell_member(index, member::TrainingFailed{reason});
 }
 
-void World::finish_update(Arena& arena) {
+void Training::finish_update(Arena& arena) {
   arena.version = arena.staged;
   arena.content = updated(arena.content, arena.gradient, arena.version);
   arena.updating = false;
-  checkers_.committed(arena);
+  job_.checkers.committed(arena);
 }
 
 }  // namespace holdfast::sim

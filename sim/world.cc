@@ -1,7 +1,7 @@
-// The main loop of a run: lists what could happen next, lets a choice decide, and checks the end.
 #include "sim/world.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/text.h"
@@ -12,105 +12,82 @@
 namespace holdfast::sim {
 namespace {
 
-constexpr Duration kTick = std::chrono::microseconds(100);  // The time that a transition takes.
-constexpr Duration kBeat = std::chrono::seconds(1);
+using Kind = Transition::Kind;
+
+constexpr Duration kTick = std::chrono::microseconds(100);     // The time that a transition takes.
 constexpr Duration kSilenceBound = std::chrono::seconds(300);  // From the last fault to the end.
 constexpr Duration kEndBound = kAlonePatience + std::chrono::seconds(20);
 constexpr std::uint32_t kTransitionsBound = 20'000;
 constexpr std::uint32_t kTransitionsOfARank = 600;  // Raises the bound if there are many ranks.
+constexpr Duration kAgentRetry = std::chrono::milliseconds(50);
 
 }  // namespace
 
-World::World(const Setup& setup, Choices& choices, std::vector<std::string>* log)
-    : setup_(setup),
-      choices_(choices),
-      log_(log),
-      checkers_(setup.ranks, setup.steps),
-      faults_left_(setup.faults),
-      arenas_(static_cast<std::size_t>(setup.ranks) *
-              static_cast<std::size_t>(setup.hosts ? setup.agents + 2 : 1)) {}
-
-// With hosts, heartbeats are more frequent: the scheduler notices a lost host by its agent's.
-Duration World::beat_every() const {
-  return setup_.hosts ? kBeat / 4 : kBeat;
-}
-
-void World::tell(const std::string& text) {
-  if (log_) log_->push_back(text);
-}
-
-void World::tell(const Transition& transition) {
-  const bool beats = transition.kind == Kind::kUp &&
-                     links_[transition.index].up.front().kind == wire::kind_of(wire::Heartbeat{});
-  if (!beats) tell(cat(now_.count() / 1000, " us: ", describe(transition)));
-}
-
 void World::start() {
-  next_beat_ = beat_every();
-  if (setup_.agent) {
-    start_agents();
+  if (job_.setup.agent) {
+    agents_.start();
     return;
   }
-  scheduler_.starting = true;
-  for (Rank rank = 0; rank < setup_.ranks; ++rank) {
-    add_worker(next_process_++, cat("w", rank), prng_.next(), 0, false);
+  job_.scheduler.starting = true;
+  for (Rank rank = 0; rank < job_.setup.ranks; ++rank) {
+    workers_.add_by_hand(cat("w", rank));
   }
 }
 
 Outcome World::run() {
-  const auto ranks = static_cast<std::uint32_t>(setup_.ranks);
+  const auto ranks = static_cast<std::uint32_t>(job_.setup.ranks);
   const std::uint32_t bound = std::max(kTransitionsBound, ranks * kTransitionsOfARank);
   start();
-  while (checkers_.violation().empty() && !over()) {
-    if (++transitions_ > bound || now_ > last_fault_ + kSilenceBound) {
-      checkers_.violate("L1: the job neither ends nor fails");
+  while (job_.checkers.violation().empty() && !over()) {
+    if (++transitions_ > bound || job_.now > job_.last_fault + kSilenceBound) {
+      job_.checkers.violate("L1: the job neither ends nor fails");
       break;
     }
-    if (now_ >= next_beat_) beat();
+    if (deadlines_.take_beat()) beat();
     list_transitions();
-    if (maybe_fault()) continue;
+    if (faults_.maybe_strike(transitions_)) continue;
     if (possible_.empty()) {
-      if (!advance()) checkers_.violate("L1: nothing will ever happen again");
+      if (!advance()) job_.checkers.violate("L1: nothing will ever happen again");
       continue;
     }
     put_in_order();
     const auto n = static_cast<std::uint32_t>(possible_.size());
     const std::uint32_t which =
-        setup_.order_rarity == 0 ? 0 : choices_.pick(n, setup_.order_rarity);
+        job_.setup.order_rarity == 0 ? 0 : job_.choices.pick(n, job_.setup.order_rarity);
     const Transition next = possible_[which];
-    now_ += kTick;
-    fold(static_cast<std::uint64_t>(next.kind) << 32 | next.agent << 24 | next.index);
-    if (log_) tell(next);
+    job_.now += kTick;
+    job_.log.fold(static_cast<std::uint64_t>(next.kind) << 32 | next.agent << 24 | next.index);
+    if (job_.log.is_wanted()) tell(next);
     perform(next);
   }
-  if (checkers_.violation().empty()) check_end();
-  const bool ended = durable_ && durable_->stage == wire::Stage::kEnded;
-  return {checkers_.violation(),
-          why_ended(),
-          setup_.agent ? why_ended_by_agents() == nullptr : ended && durable_->success,
-          hash_,
-          transitions_,
-          setup_.faults - faults_left_,
-          now_};
+  if (job_.checkers.violation().empty()) check_end();
+  const bool ended = journal_.has_ended();
+  return {
+      job_.checkers.violation(),
+      why_ended(),
+      job_.setup.agent ? why_ended_by_agents() == nullptr : ended && journal_.formation()->success,
+      job_.log.hash(),
+      transitions_,
+      job_.setup.faults - faults_.left(),
+      job_.now};
 }
 
 bool World::over() const {
-  if (setup_.agent) return agents_have_exited();
-  if (scheduler_.machine || scheduler_.starting || person_.scheduler || !person_.workers.empty()) {
+  if (job_.setup.agent) return agents_.have_exited();
+  if (job_.scheduler.machine || job_.scheduler.starting || job_.person.scheduler ||
+      !job_.person.workers.empty()) {
     return false;
   }
-  return std::none_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.alive; });
+  return std::none_of(job_.workers.begin(), job_.workers.end(),
+                      [](const Worker& w) { return w.alive; });
 }
 
 void World::list_network() {
-  while (first_link_ < links_.size() && !links_[first_link_].scheduler_open &&
-         !links_[first_link_].client_open) {
-    ++first_link_;
-  }
-  for (Index i = first_link_; i < links_.size(); ++i) {
-    const auto& link = links_[i];
-    if (!flows(link)) continue;
-    if (link.scheduler_open && scheduler_runs()) {
+  connections_.skip_closed();
+  for (Index i = connections_.first_open(); i < job_.links.size(); ++i) {
+    const auto& link = job_.links[i];
+    if (!job_.flows(link)) continue;
+    if (link.scheduler_open && job_.scheduler_runs()) {
       if (!link.up.empty() && !link.closed_by_scheduler) {
         possible_.push_back({Kind::kUp, i});
       } else if (link.client_gone || link.closed_by_scheduler) {
@@ -118,7 +95,8 @@ void World::list_network() {
       }
     }
     if (!link.client_open) continue;
-    if (link.worker == kNone ? !agents_[link.agent].runs() : !awake(workers_[link.worker]))
+    if (link.worker == kNone ? !job_.agents[link.agent].runs()
+                             : !job_.awake(job_.workers[link.worker]))
       continue;
     if (!link.down.empty()) {
       possible_.push_back({Kind::kDown, i});
@@ -132,39 +110,45 @@ void World::list_processes() {
   const auto add = [&](bool condition, Kind kind, Index index) {
     if (condition) possible_.push_back({kind, index});
   };
-  const bool serves = scheduler_.machine.has_value();
-  const bool runs = scheduler_runs();
-  add(runs && !scheduler_.stores.empty(), Kind::kStoreDone, 0);
-  add(runs && scheduler_.deadline && *scheduler_.deadline <= now_, Kind::kControllerTimer, 0);
-  add(scheduler_.starting, Kind::kSchedulerStart, 0);
-  add(runs && scheduler_.exits_at && *scheduler_.exits_at <= now_, Kind::kSchedulerExit, 0);
-  add(serves && (scheduler_.signal == 9 || (runs && scheduler_.signal != 0)),
+  const bool serves = job_.scheduler.machine.has_value();
+  const bool runs = job_.scheduler_runs();
+  add(runs && !job_.scheduler.stores.empty(), Kind::kStoreDone, 0);
+  add(runs && job_.scheduler.deadline && *job_.scheduler.deadline <= job_.now,
+      Kind::kControllerTimer, 0);
+  add(job_.scheduler.starting, Kind::kSchedulerStart, 0);
+  add(runs && job_.scheduler.exits_at && *job_.scheduler.exits_at <= job_.now, Kind::kSchedulerExit,
+      0);
+  add(serves && (job_.scheduler.signal == 9 || (runs && job_.scheduler.signal != 0)),
       Kind::kSchedulerSignal, 0);
-  for (Index i = 0; i < workers_.size(); ++i) {
-    const Worker& worker = workers_[i];
+  for (Index i = 0; i < job_.workers.size(); ++i) {
+    const Worker& worker = job_.workers[i];
     if (!worker.alive) continue;
     add(worker.signal == 9, Kind::kSignal, i);
-    if (worker.paused_until > now_) continue;
+    if (worker.paused_until > job_.now) continue;
     add(worker.signal == 15, Kind::kSignal, i);
-    const bool is_away = worker.agent != kNone && agents_[worker.agent].away_until > now_;
+    const bool is_away = worker.agent != kNone && job_.agents[worker.agent].away_until > job_.now;
     add(serves && !is_away && worker.machine && worker.link == kNone && !worker.leaving &&
             !worker.over,
         Kind::kConnect, i);
-    list_exchange(i);
-    list_addresses(i);
-    add(can_train(worker), Kind::kTrain, i);
+    exchange_.list(i, possible_);
+    workers_.list_addresses(i, possible_);
+    add(training_.can_train(worker), Kind::kTrain, i);
     add(worker.sums_busy, Kind::kSumsIdle, i);
     add(worker.leaving.has_value(), Kind::kExit, i);
-    const bool alone = !setup_.agent && worker.link == kNone && worker.machine && !serves;
-    add(alone && !worker.leaving && worker.gives_up_at <= now_, Kind::kUnreachable, i);
+    const bool alone = !job_.setup.agent && worker.link == kNone && worker.machine && !serves;
+    add(alone && !worker.leaving && worker.gives_up_at <= job_.now, Kind::kUnreachable, i);
   }
-  list_agents();
-  for (Index i = 0; i < person_.workers.size(); ++i) {
-    add(person_.workers[i].at <= now_, Kind::kPersonWorker, i);
+  agents_.list(possible_);
+  for (Index i = 0; i < job_.person.workers.size(); ++i) {
+    add(job_.person.workers[i].at <= job_.now, Kind::kPersonWorker, i);
   }
-  add(person_.scheduler, Kind::kPersonScheduler, 0);
-  for (Index i = 0; runs && i < proofs_.size(); ++i) possible_.push_back({Kind::kProof, i});
-  for (Index i = 0; runs && i < not_there_.size(); ++i) possible_.push_back({Kind::kNotThere, i});
+  add(job_.person.scheduler, Kind::kPersonScheduler, 0);
+  for (Index i = 0; runs && i < scheduler_.proofs().size(); ++i) {
+    possible_.push_back({Kind::kProof, i});
+  }
+  for (Index i = 0; runs && i < scheduler_.not_there().size(); ++i) {
+    possible_.push_back({Kind::kNotThere, i});
+  }
 }
 
 void World::list_transitions() {
@@ -174,7 +158,7 @@ void World::list_transitions() {
 }
 
 void World::put_in_order() {
-  switch (setup_.order) {
+  switch (job_.setup.order) {
     case Order::kMessagesFirst:
       break;
     case Order::kTrainersFirst:
@@ -198,60 +182,68 @@ void World::put_in_order() {
   }
 }
 
+void World::tell(const Transition& transition) {
+  const bool beats = transition.kind == Kind::kUp && job_.links[transition.index].up.front().kind ==
+                                                         wire::kind_of(wire::Heartbeat{});
+  if (!beats) {
+    job_.log.tell(cat(job_.now.count() / 1000, " us: ", narrator_.describe(transition)));
+  }
+}
+
 void World::perform(const Transition& t) {
   switch (t.kind) {
     case Kind::kUp:
-      return deliver_up(t.index);
+      return scheduler_.deliver_up(t.index);
     case Kind::kDown:
       return deliver_down(t.index);
     case Kind::kSchedulerHears:
-      return scheduler_hears(t.index);
+      return scheduler_.hear_end(t.index);
     case Kind::kClientHears:
       return client_hears(t.index);
     case Kind::kStoreDone:
-      return store_done();
+      return scheduler_.store_done();
     case Kind::kControllerTimer:
-      return controller_timer();
+      return scheduler_.timer();
     case Kind::kSchedulerStart:
-      return start_scheduler();
+      return scheduler_.start();
     case Kind::kSchedulerExit:
-      return kill_scheduler(scheduler_.success ? 0 : 1, true);
+      return scheduler_.kill(job_.scheduler.success ? 0 : 1, true);
     case Kind::kSchedulerSignal:
-      return kill_scheduler(128 + scheduler_.signal, false);
+      return scheduler_.kill(128 + job_.scheduler.signal, false);
     case Kind::kConnect:
-      workers_[t.index].link = connect(t.index, kNone);
-      return tell_member(t.index, member::Connected{endpoint_of(workers_[t.index])});
+      job_.workers[t.index].link = scheduler_.connect(t.index, kNone);
+      return events_.tell_member(t.index,
+                                 member::Connected{workers_.endpoint_of(job_.workers[t.index])});
     case Kind::kAskConnect:
-      return ask(t.index);
+      return exchange_.ask(t.index);
     case Kind::kAddressesFound:
-      return find_addresses(t.index);
+      return workers_.find_addresses(t.index);
     case Kind::kAddressesOverdue:
-      workers_[t.index].addresses_due.reset();
-      return tell_member(t.index, member::AddressesOverdue{});
+      job_.workers[t.index].addresses_due.reset();
+      return events_.tell_member(t.index, member::AddressesOverdue{});
     case Kind::kTrain:
-      return train(t.index);
+      return training_.train(t.index);
     case Kind::kSumsIdle:
-      return sums_end(t.index);
+      return training_.sums_end(t.index);
     case Kind::kExit:
-      return die(t.index, *workers_[t.index].leaving, false, false);
+      return workers_.die(t.index, *job_.workers[t.index].leaving, false, false);
     case Kind::kSignal:
-      return die(t.index, 128 + workers_[t.index].signal, true, true);
+      return workers_.die(t.index, 128 + job_.workers[t.index].signal, true, true);
     case Kind::kUnreachable:
-      return miss_scheduler(t.index);
+      return workers_.miss_scheduler(t.index);
     case Kind::kPersonWorker: {
-      const std::string node_id = person_.workers[t.index].node_id;
-      person_.workers.erase(person_.workers.begin() + static_cast<std::ptrdiff_t>(t.index));
-      add_worker(next_process_++, node_id, prng_.next(), 0, false);
-      return;
+      const std::string node_id = job_.person.workers[t.index].node_id;
+      job_.person.workers.erase(job_.person.workers.begin() + static_cast<std::ptrdiff_t>(t.index));
+      return workers_.add_by_hand(node_id);
     }
     case Kind::kPersonScheduler:
-      person_.scheduler = false;
-      scheduler_.starting = true;
+      job_.person.scheduler = false;
+      job_.scheduler.starting = true;
       return;
     case Kind::kProof:
-      return tell_controller(take(proofs_, t.index));
+      return scheduler_.hear_proof(t.index);
     case Kind::kNotThere:
-      return tell_and_check_evictions(take(not_there_, t.index));
+      return scheduler_.hear_not_there(t.index);
     case Kind::kAgentConnect:
     case Kind::kPromote:
     case Kind::kDied:
@@ -261,95 +253,60 @@ void World::perform(const Transition& t) {
     case Kind::kGrace:
     case Kind::kAgentAlone:
     case Kind::kRehearsalEnds:
-      return perform_for_agent(t);
+      return agents_.perform(t);
   }
-}
-
-std::optional<Instant> World::next_time() const {
-  std::optional<Instant> next;
-  const auto consider = [&](Instant at) {
-    if (at > now_ && (!next || at < *next)) next = at;
-  };
-  if (scheduler_.machine) {
-    consider(next_beat_);
-    if (scheduler_.deadline) consider(*scheduler_.deadline);
-    if (scheduler_.exits_at) consider(*scheduler_.exits_at);
-    consider(scheduler_.paused_until);
-  }
-  for (const Worker& worker : workers_) {
-    if (!worker.alive) continue;
-    consider(worker.paused_until);
-    if (const auto end = exchange_ends(worker)) consider(*end);
-    if (worker.addresses_due) consider(*worker.addresses_due);
-    if (worker.trainer && worker.trainer->deadline()) consider(*worker.trainer->deadline());
-    if (!setup_.agent && worker.link == kNone) consider(worker.gives_up_at);
-  }
-  for (Index i = first_link_; i < links_.size(); ++i) consider(links_[i].stalled_until);
-  for (const auto& agent : agents_) {
-    if (!agent.runs()) continue;
-    for (const Instant at : agent.graces) consider(at);
-    for (const auto& pause : agent.pauses) consider(pause.until);
-    if (agent.next_look) consider(*agent.next_look);
-    if (agent.link == kNone) {
-      consider(agent.connects_at);
-      consider(agent.gives_up_at);
-    }
-    consider(agent.away_until);
-  }
-  for (const auto& errand : person_.workers) consider(errand.at);
-  return next;
 }
 
 // If nothing can happen now, time goes on to the next moment at which something can.
 bool World::advance() {
-  const auto next = next_time();
+  const auto next = deadlines_.next();
   if (!next) return false;
-  now_ = *next;
-  fold(static_cast<std::uint64_t>(now_.count()));
+  job_.now = *next;
+  job_.log.fold(static_cast<std::uint64_t>(job_.now.count()));
   check_deaths_are_known();
-  check_stopped_are_ended();
-  const bool has_ended = durable_ && durable_->stage == wire::Stage::kEnded;
-  if (has_ended && now_ > std::max(last_fault_, scheduler_.ended_at) + kEndBound) {
-    checkers_.violate("L1: the job has ended but not its agents");
+  agents_.check_stopped_are_ended();
+  const bool has_ended = journal_.has_ended();
+  if (has_ended && job_.now > std::max(job_.last_fault, job_.scheduler.ended_at) + kEndBound) {
+    job_.checkers.violate("L1: the job has ended but not its agents");
   }
   return true;
 }
 
 void World::beat() {
-  while (next_beat_ <= now_) next_beat_ += beat_every();
-  for (Index i = first_link_; i < links_.size(); ++i) {
-    const auto& link = links_[i];
+  for (Index i = connections_.first_open(); i < job_.links.size(); ++i) {
+    const auto& link = job_.links[i];
     if (!link.client_open || link.exchanges ||
-        (link.worker != kNone && !awake(workers_[link.worker])))
+        (link.worker != kNone && !job_.awake(job_.workers[link.worker])))
       continue;
-    send_up(i, wire::Heartbeat{});
+    connections_.send_up(i, wire::Heartbeat{});
   }
 }
 
 void World::check_end() {
-  if (scheduler_.machine) checkers_.violate("L1: all is over but the scheduler runs on");
-  for (const Worker& worker : workers_) {
+  if (job_.scheduler.machine) job_.checkers.violate("L1: all is over but the scheduler runs on");
+  for (const Worker& worker : job_.workers) {
     if (worker.alive && !worker.foreign) {
-      checkers_.violate("L1: all is over but a process runs on");
+      job_.checkers.violate("L1: all is over but a process runs on");
     }
   }
-  const bool ended = durable_ && durable_->stage == wire::Stage::kEnded;
-  const bool success = setup_.agent ? why_ended_by_agents() == nullptr : ended && durable_->success;
+  const bool ended = journal_.has_ended();
+  const bool success =
+      job_.setup.agent ? why_ended_by_agents() == nullptr : ended && journal_.formation()->success;
   if (success) {
     // A program that exits early with code 0 counts as ended well, though it has not trained.
-    if (setup_.asks && (struck_ & bit(Fault::kEarlyExit)) == 0) {
-      checkers_.ended_well(arenas_in_use());
+    if (job_.setup.asks && !job_.had(Fault::kEarlyExit)) {
+      job_.checkers.ended_well(memory_.arenas_in_use());
     }
     return;
   }
-  if (!is_legitimate(why_ended())) {
-    checkers_.violate(cat("L1: the job failed without need: ", wording::in_words(why_ended())));
+  if (!faults_.justify(why_ended())) {
+    job_.checkers.violate(cat("L1: the job failed without need: ", wording::in_words(why_ended())));
   }
 }
 
 // Why the agents have failed. Null: all agents that live have exited with code 0.
 const wire::Reason* World::why_ended_by_agents() const {
-  for (const auto& agent : agents_) {
+  for (const auto& agent : job_.agents) {
     if (agent.exited && agent.exited->code != 0) return &agent.exited->reason;
   }
   return nullptr;
@@ -357,25 +314,74 @@ const wire::Reason* World::why_ended_by_agents() const {
 
 wire::Reason World::why_ended() const {
   if (const auto* reason = why_ended_by_agents()) return *reason;
-  return durable_ && durable_->stage == wire::Stage::kEnded ? durable_->end : wire::Reason{};
+  return journal_.has_ended() ? journal_.formation()->end : wire::Reason{};
 }
 
 // Checks that a death is known to the scheduler at the latest when the lease has run out.
 void World::check_deaths_are_known() {
-  if (!scheduler_.machine || scheduler_.machine->stage() == wire::Stage::kEnded) return;
-  if (!scheduler_.machine->assembled()) return;
-  for (const Worker& worker : workers_) {
+  if (!job_.scheduler.machine || job_.scheduler.machine->stage() == wire::Stage::kEnded) return;
+  if (!job_.scheduler.machine->assembled()) return;
+  for (const Worker& worker : job_.workers) {
     if (worker.alive) continue;
-    const auto* member = scheduler_.machine->find(worker.node_id);
+    const auto* member = job_.scheduler.machine->find(worker.node_id);
     if (member == nullptr || member->seat.incarnation != worker.incarnation) continue;
     const bool believed = member->state == controller::SeatState::kHeld ||
                           member->state == controller::SeatState::kFinished;
     if (!believed) continue;
-    const Instant since = std::max({worker.died_at, scheduler_.since, last_fault_});
-    if (now_ > since + kLease + 2 * kBeat) {
-      checkers_.violate(cat("L2: nobody knows that rank ", worker.rank, " is dead"));
+    const Instant since = std::max({worker.died_at, job_.scheduler.since, job_.last_fault});
+    if (job_.now > since + kLease + 2 * kBeat) {
+      job_.checkers.violate(cat("L2: nobody knows that rank ", worker.rank, " is dead"));
     }
   }
+}
+
+void World::deliver(const WorkerEvents::Told& told) {
+  Worker& worker = job_.workers[told.worker];
+  if (const auto* event = std::get_if<member::Event>(&told.event)) {
+    for (const auto& action : worker.machine->step(*event)) {
+      workers_.carry_out(told.worker, action);
+    }
+    return;
+  }
+  const auto& event = std::get<trainer::Event>(told.event);
+  for (const auto& action : worker.trainer->step(job_.now, event)) {
+    training_.carry_out(told.worker, action);
+  }
+}
+
+void World::deliver_down(Index link) {
+  auto heard = connections_.take_down(link);
+  if (!heard) return;
+  wire::Message& message = *heard;
+  if (job_.links[link].worker == kNone) {
+    agents_.tell(job_.links[link].agent, agent::Received{std::move(message)});
+  } else if (job_.links[link].exchanges) {
+    exchange_.hear(job_.links[link].worker, message);
+  } else {
+    const Index worker = job_.links[link].worker;
+    const bool was_cut_off = std::exchange(job_.workers[worker].cut_off, false);
+    if (was_cut_off) events_.tell_trainer(worker, trainer::InReach{});
+    events_.tell_member(worker, member::Received{std::move(message)});
+  }
+}
+
+void World::client_hears(Index link) {
+  job_.links[link].client_open = false;
+  if (const Index index = job_.links[link].agent; job_.links[link].worker == kNone) {
+    job_.agents[index].link = kNone;
+    job_.agents[index].connects_at = job_.now + kAgentRetry;
+    job_.agents[index].gives_up_at = job_.now + kAlonePatience;
+    agents_.tell(index, agent::LinkDown{});
+    return;
+  }
+  Worker& worker = job_.workers[job_.links[link].worker];
+  if (job_.links[link].exchanges) {
+    worker.exchange.link = kNone;
+    return;
+  }
+  worker.link = kNone;
+  worker.gives_up_at = job_.now + kAlonePatience;
+  events_.tell_member(job_.links[link].worker, member::Disconnected{});
 }
 
 Outcome simulate(const std::string& world, Choices& choices, std::vector<std::string>* log) {

@@ -12,7 +12,7 @@
 #include "runtime/jobs/agent_watch.h"
 #include "runtime/jobs/leader_file.h"
 #include "runtime/jobs/membership.h"
-#include "runtime/scheduler/server.h"
+#include "runtime/scheduler/say.h"
 
 namespace holdfast::runtime {
 namespace {

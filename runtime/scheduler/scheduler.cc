@@ -18,6 +18,7 @@
 #include "runtime/jobs/job_files.h"
 #include "runtime/jobs/membership.h"
 #include "runtime/scheduler/leadership.h"
+#include "runtime/scheduler/say.h"
 #include "runtime/scheduler/server.h"
 
 namespace holdfast::runtime {

@@ -1,26 +1,18 @@
 #include "runtime/scheduler/server.h"
 
-#include <fcntl.h>
 #include <malloc.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <cstdlib>
-#include <ctime>
-#include <deque>
 #include <utility>
 
 #include "base/text.h"
-#include "os/errors.h"
-#include "os/fd.h"
-#include "os/files.h"
 #include "os/host.h"
 #include "os/process.h"
 #include "os/slice.h"
 #include "runtime/jobs/job_files.h"
+#include "runtime/scheduler/say.h"
 #include "runtime/scheduler/status.h"
 #include "wording/reasons.h"
 
@@ -32,11 +24,6 @@ using controller::Note;
 
 constexpr Duration kProbePatience = std::chrono::seconds(1);
 constexpr Duration kProofPatience = std::chrono::seconds(5);  // For a worker's process to end.
-constexpr std::size_t kReportsShown = 16;
-constexpr Duration kHowPatience = std::chrono::milliseconds(500);  // From a death to its exit code.
-constexpr std::size_t kAnswersAtOnce = 4;  // Large answers that are on their way.
-constexpr std::size_t kSmallAnswer = 65536;
-constexpr Duration kAnswerPatience = std::chrono::seconds(1);
 constexpr std::size_t kReasonsKept = 8;
 constexpr Duration kRefusedPause = std::chrono::minutes(1);
 constexpr Duration kUntilTrim = std::chrono::seconds(1);
@@ -69,24 +56,11 @@ controller::Options machine_options(const Opened& opened) {
 
 }  // namespace
 
-void say(std::string_view text) {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  tm parts{};
-  ::gmtime_r(&now.tv_sec, &parts);
-  char stamp[64];
-  const std::size_t length = std::strftime(stamp, sizeof(stamp), "%Y-%m-%d %H:%M:%S", &parts);
-  std::snprintf(stamp + length, sizeof(stamp) - length, ".%03ld ", now.tv_nsec / 1000000);
-  const std::string line = cat(stamp, "scheduler: ", text, "\n");
-  // Not through stdio: the process may be killed before anybody flushes.
-  (void)!::write(STDOUT_FILENO, line.data(), line.size());
-}
-
 Server::Server(io::Loop& loop, Opened opened)
     : loop_(loop),
       opened_(std::move(opened)),
       machine_(machine_options(opened_), opened_.memory.formation),
-      log_(opened_.memory.formation->recoveries) {
+      reports_(loop, opened_.directory, opened_.memory.formation->recoveries) {
   opened_.memory.formation->roster = {};  // The machine has it.
 }
 
@@ -98,7 +72,11 @@ int Server::run(io::Listener& listener, io::Membership membership) {
           ", process ", ::getpid(),
           again ? cat(", from generation ", opened_.memory.formation->generation, " of its journal")
                 : ""));
-  read_reports();
+  if (again) {
+    reports_.load();
+  } else {
+    reports_.remove();
+  }
   opened_.trace.event("start", {{"role", "scheduler"},
                                 {"job", settings_.job},
                                 {"port", settings_.sched_port},
@@ -114,7 +92,7 @@ int Server::run(io::Listener& listener, io::Membership membership) {
   watch_agent();
   (void)os::take_short_slice();  // In a recovery all ranks wait for this thread.
   loop_.run();
-  publish_late();
+  reports_.publish();
   links_.clear();
   if (ended_) clean_up();
   return exit_code_.value_or(machine_.head().success ? 0 : 1);
@@ -150,22 +128,18 @@ void Server::accept(std::shared_ptr<io::Connection> connection, wire::PeerKind k
            [this, link](const Error& why) {
              step(controller::Unreadable{link, why.what});
            },
-       .on_drained = [this, link] { answered(link); }});
+       .on_drained = [this, link] { answers_.drained(link); }});
   step(controller::Connected{link, kind});
-}
-
-void Server::answered(Link link) {
-  if (answering_.erase(link) != 0) send_answers();
 }
 
 void Server::received(Link link, wire::Message message) {
   if (std::holds_alternative<wire::StatusQuery>(message)) {
     statuses_[link] = {to_store_, status_json(machine_, settings_.worker_num, under_tls_,
-                                              taken_.newest(), reports_)};
+                                              taken_.newest(), reports_.newest())};
     return tell_statuses();
   }
   if (const auto* who = std::get_if<wire::Register>(&message)) remember_local(link, *who);
-  if (const auto* get = std::get_if<wire::Get>(&message)) withdraw_answer(link, *get);
+  if (const auto* get = std::get_if<wire::Get>(&message)) answers_.withdraw(link, get->id);
   step(controller::Received{link, std::move(message)});
 }
 
@@ -182,7 +156,7 @@ void Server::tell_statuses() {
 void Server::closed(Link link) {
   links_.erase(link);
   statuses_.erase(link);
-  answered(link);
+  answers_.drained(link);
   step(controller::Closed{link});
   if (const auto local = locals_.extract(link); !local.empty()) {
     prove_dead(local.mapped(), io::Loop::now() + kProofPatience, std::chrono::milliseconds(1));
@@ -235,65 +209,6 @@ void Server::carry_out(const controller::Send& action) {
   found->second->send(action.message);
 }
 
-void Server::carry_out(const controller::Answer& action) {
-  answers_.push_back(action);
-  // An answer keeps its value in memory even after the key has a newer value, so all that wait are
-  // counted.
-  std::size_t& waiting = waiting_[action.found.get()];
-  if (++waiting == 1) waiting_bytes_ += action.found->value.size();
-  if (waiting_bytes_ > 2 * controller::kMaxStoredBytes) {
-    if (const auto found = links_.find(action.link); found != links_.end()) found->second->close();
-  }
-  send_answers();
-}
-
-controller::Answer Server::next_answer(std::deque<controller::Answer>::iterator from) {
-  controller::Answer answer = std::move(*from);
-  answers_.erase(from);
-  const auto waiting = waiting_.find(answer.found.get());
-  if (--waiting->second == 0) {
-    waiting_bytes_ -= answer.found->value.size();
-    waiting_.erase(waiting);
-  }
-  return answer;
-}
-
-// A second Get with the same id takes the place of the first, whose answer is then not wanted any
-// more.
-void Server::withdraw_answer(Link link, const wire::Get& get) {
-  const auto of = std::find_if(answers_.begin(), answers_.end(), [&](const auto& answer) {
-    return answer.link == link && answer.id == get.id;
-  });
-  if (of != answers_.end()) (void)next_answer(of);
-}
-
-// All ranks may ask for one large value at once, so only a few large answers are on their way at a
-// time. A peer that does not read delays the others by kAnswerPatience, and gets no further answer
-// until it has read.
-void Server::send_answers() {
-  const auto may_go = [this](const controller::Answer& answer) {
-    const auto found = links_.find(answer.link);
-    return found == links_.end() || found->second->queued_bytes() <= kSmallAnswer;
-  };
-  while (answering_.size() < kAnswersAtOnce) {
-    const auto next = std::find_if(answers_.begin(), answers_.end(), may_go);
-    if (next == answers_.end()) break;
-    const controller::Answer answer = next_answer(next);
-    const auto found = links_.find(answer.link);
-    if (found == links_.end()) continue;
-    const wire::KeyValue& value = *answer.found;
-    found->second->send(wire::Got{answer.id, true, value.key, value.value, value.version});
-    if (found->second->queued_bytes() > kSmallAnswer) answering_.insert(answer.link);
-  }
-  if (answers_.empty() || answers_timer_) return;
-  answers_timer_ = true;
-  loop_.after(kAnswerPatience, [this] {
-    answers_timer_ = false;
-    answering_.clear();
-    send_answers();
-  });
-}
-
 void Server::carry_out(const controller::Close& action) {
   if (const auto found = links_.find(action.link); found != links_.end()) found->second->close();
 }
@@ -318,11 +233,8 @@ void Server::carry_out(const Note& action) {
   if (action.kind == Note::Kind::kTaken) {
     if (const auto line = taken_.note(action)) say(*line);
   }
-  if (action.kind == Note::Kind::kHow) {
-    say(cat("by now it is known that ", text));
-    if (late_ && complete(*late_, action)) publish_late();
-  }
-  report(log_.note(io::Loop::now(), action));
+  if (action.kind == Note::Kind::kHow) say(cat("by now it is known that ", text));
+  reports_.note(action);
   if (action.kind == Note::Kind::kResume) {
     // Gives back the memory of messages that came from all ranks at once.
     loop_.after(kUntilTrim, [] { (void)::malloc_trim(0); });
@@ -330,8 +242,7 @@ void Server::carry_out(const Note& action) {
 }
 
 void Server::carry_out(const controller::End& action) {
-  report(log_.finish());
-  publish_late();
+  reports_.finish();
   const std::string reason = wording::in_words(action.reason);
   say(cat("the job has ", action.success ? "ended" : "failed", ": ", reason));
   opened_.trace.event("end", {{"success", action.success}, {"reason", reason}});
@@ -391,47 +302,6 @@ void Server::prove_dead(const LocalWorker& local, Instant until, Duration next) 
     if (const auto kept = by_hand_.remove(local.incarnation); !kept) say(kept.error().what);
   } else if (io::Loop::now() < until) {
     loop_.after(next, [this, local, until, next] { prove_dead(local, until, next * 2); });
-  }
-}
-
-// Reads the reports of a predecessor. If there was none, the file is of a dead job of the same
-// name, and is removed.
-void Server::read_reports() {
-  if (opened_.memory.formation->generation == 0) {
-    ::unlink(reports_path_.c_str());
-    return;
-  }
-  const std::string text = runtime::read_reports(opened_.directory);
-  for (std::size_t start = 0; start < text.size();) {
-    const std::size_t end = std::min(text.find('\n', start), text.size());
-    reports_.push_back(text.substr(start, end - start));
-    start = end + 1;
-  }
-}
-
-void Server::report(std::optional<RecoveryReport> report) {
-  if (!report) return;
-  publish_late();
-  if (!lacks_how(*report)) return publish(*report);
-  late_ = std::move(report);
-  loop_.after(kHowPatience, [this, number = late_->number] {
-    if (late_ && late_->number == number) publish_late();
-  });
-}
-
-void Server::publish_late() {
-  if (const auto report = std::exchange(late_, std::nullopt)) publish(*report);
-}
-
-void Server::publish(const RecoveryReport& report) {
-  say(in_words(report));
-  reports_.push_back(to_json(report));
-  while (reports_.size() > kReportsShown) reports_.pop_front();
-  const auto file = os::open_own_file(reports_path_, O_WRONLY | O_CREAT | O_APPEND);
-  const std::string line = reports_.back() + "\n";
-  if (!file) return say(file.error().what);
-  if (::write(file->get(), line.data(), line.size()) < 0) {
-    say(os::system_error(cat("cannot write ", reports_path_), errno).what);
   }
 }
 

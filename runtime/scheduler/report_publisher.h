@@ -1,0 +1,43 @@
+// ReportPublisher: says each recovery report, and writes it into the job's recoveries.jsonl.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+
+#include "core/controller/events.h"
+#include "io/loop.h"
+#include "runtime/scheduler/recovery_report.h"
+
+namespace holdfast::runtime {
+
+class ReportPublisher {
+ public:
+  // `directory`: the job's runtime folder. `recoveries`: how many the job has had so far. Requires:
+  // `loop` outlives the publisher, and the publisher outlives the loop's run.
+  ReportPublisher(io::Loop& loop, const std::string& directory, std::uint64_t recoveries)
+      : loop_(loop), directory_(directory), log_(recoveries) {}
+
+  void load();    // Reads the reports of this scheduler's predecessor.
+  void remove();  // Removes the file: it is of a dead job of the same name.
+
+  void note(const controller::Note& note);
+  void finish();   // The job has ended: publishes what is known of the last recovery.
+  void publish();  // Publishes the report that is held, if there is one.
+  // Lines of recoveries.jsonl, the newest last.
+  [[nodiscard]] const std::deque<std::string>& newest() const { return newest_; }
+
+ private:
+  void take(std::optional<RecoveryReport> report);
+  void publish(const RecoveryReport& report);
+
+  io::Loop& loop_;
+  const std::string directory_;
+  const std::string path_ = directory_ + "/recoveries.jsonl";
+  RecoveryLog log_;
+  std::optional<RecoveryReport> held_;  // Until it is known how its first rank died.
+  std::deque<std::string> newest_;
+};
+
+}  // namespace holdfast::runtime

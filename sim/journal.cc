@@ -1,0 +1,43 @@
+#include "sim/journal.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/text.h"
+#include "wire/codec.h"
+
+namespace holdfast::sim {
+
+bool Journal::finished(Rank rank) const {
+  const auto at = static_cast<std::size_t>(rank);
+  return formation_ && at < formation_->roster.size() && formation_->roster[at].finished;
+}
+
+bool Journal::any_finished() const {
+  return has_roster() && std::any_of(formation_->roster.begin(), formation_->roster.end(),
+                                     [](const wire::Seat& seat) { return seat.finished; });
+}
+
+// Encodes and decodes a value, as the journal does when it writes and reads it.
+template <class T>
+void Journal::write_down(T& value, Result<T> (*decode)(std::string_view)) {
+  auto read = decode(wire::encode(value));
+  if (!read) return job_.checkers.violate(cat("P53: ", read.error().what));
+  value = *std::move(read);
+}
+
+void Journal::make_durable(controller::Store& store) {
+  if (store.formation) {
+    auto roster = std::exchange(store.formation->roster, {});
+    write_down(*store.formation, wire::decode_formation);
+    for (auto& seat : roster) write_down(seat, wire::decode_seat);
+    store.formation->roster = std::move(roster);
+  }
+  for (auto& [rank, seat] : store.seats) write_down(seat, wire::decode_seat);
+  if (store.formation && !formation_) formation_.emplace();
+  if (formation_) controller::apply(store, *formation_);
+  for (auto& pair : store.kept) values_[pair.key] = std::move(pair);
+  for (const auto& last : store.writers) writers_[last.writer] = last;
+}
+
+}  // namespace holdfast::sim

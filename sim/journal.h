@@ -1,0 +1,42 @@
+// Journal: the durable record of the simulated job, which a scheduler that is started again finds.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "sim/job.h"
+
+namespace holdfast::sim {
+
+class Journal {
+ public:
+  explicit Journal(Job& job) : job_(job) {}
+
+  void make_durable(controller::Store& store);
+
+  [[nodiscard]] const std::optional<wire::Formation>& formation() const { return formation_; }
+  [[nodiscard]] const std::map<std::string, wire::KeyValue>& values() const { return values_; }
+  [[nodiscard]] const std::map<std::uint64_t, wire::Writer>& writers() const { return writers_; }
+
+  [[nodiscard]] bool has_ended() const {
+    return formation_ && formation_->stage == wire::Stage::kEnded;
+  }
+  // Before there is a roster, the first process to register decides which host counts.
+  [[nodiscard]] bool has_roster() const { return formation_ && !formation_->roster.empty(); }
+  [[nodiscard]] bool finished(Rank rank) const;
+  [[nodiscard]] bool any_finished() const;
+
+ private:
+  template <class T>
+  void write_down(T& value, Result<T> (*decode)(std::string_view));
+
+  Job& job_;
+  std::optional<wire::Formation> formation_;
+  std::map<std::string, wire::KeyValue> values_;
+  std::map<std::uint64_t, wire::Writer> writers_;
+};
+
+}  // namespace holdfast::sim

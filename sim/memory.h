@@ -1,0 +1,88 @@
+// Memory: the memory of the simulated hosts: the ranks' arenas, and the private parts that ranks
+// hold for others (their wards).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "sim/checkers.h"
+#include "sim/job.h"
+#include "sim/journal.h"
+
+namespace holdfast::sim {
+
+struct PrivatePart {  // The private part of one rank, as its holder has it.
+  Version version = kNoVersion;
+  Version staged = kNoVersion;
+  [[nodiscard]] bool has(Version v) const {
+    return version != kNoVersion && (v == version || v == staged);
+  }
+};
+
+class Memory {
+ public:
+  Memory(Job& job, const Journal& journal);
+
+  // The host of a worker's memory; 0 if all ranks share one host.
+  [[nodiscard]] Index host_of(const Worker& worker) const {
+    return job_.setup.hosts ? worker.agent : 0;
+  }
+  [[nodiscard]] Index host_named(const std::string& name) const;
+
+  [[nodiscard]] Arena& arena(Index host, Rank rank) { return arenas_[at(host, rank)]; }
+  [[nodiscard]] const Arena& arena(Index host, Rank rank) const { return arenas_[at(host, rank)]; }
+  [[nodiscard]] Arena& arena(const Worker& worker) { return arena(host_of(worker), worker.rank); }
+  [[nodiscard]] const Arena& arena(const Worker& worker) const {
+    return arena(host_of(worker), worker.rank);
+  }
+  // The arenas on the hosts where the ranks' seats are.
+  [[nodiscard]] std::vector<Arena> arenas_in_use() const;
+  // Whether the process that opened the arena last lives, and is another one than `opener`.
+  [[nodiscard]] bool owner_lives(const Arena& arena, const Worker& opener) const;
+
+  // wards(): the ranks whose private parts this worker holds. holder_of(): who holds that of
+  // `rank`.
+  [[nodiscard]] std::vector<Rank> wards(const Worker& worker) const;
+  [[nodiscard]] Rank holder_of(const Worker& worker, Rank rank) const;
+  [[nodiscard]] PrivatePart& held(Index host, Rank holder, Rank ward) {
+    return private_parts_[{host, holder, ward}];
+  }
+  // The held part from which the worker receives its private part; null: it receives none.
+  [[nodiscard]] const PrivatePart* private_source(const Worker& worker,
+                                                  const trainer::Repair& work);
+  [[nodiscard]] Holding holding(const Worker& worker) const;
+  // Brings the private parts that the worker holds to the version of its own arena.
+  void settle(const Worker& worker);
+  void forget_held(const Worker& worker);
+  // The worker has made a step: it drops held parts for which that step has not come.
+  void drop_the_rest(const Worker& worker);
+  // Once the group has formed, the holder gets parts that it lacks. False: a ward has lost its own.
+  bool seed(const Worker& worker);
+
+  void lose(const Worker& worker);  // The memory of one worker.
+  void lose_host(Index host);
+  // An arena is lost, or may be taken for lost.
+  void note_wipe();
+  [[nodiscard]] std::uint32_t wipes() const { return wipes_; }
+
+ private:
+  using Key = std::tuple<Index, Rank, Rank>;  // Host, holder, ward.
+
+  [[nodiscard]] Index at(Index host, Rank rank) const {
+    return host * static_cast<Index>(job_.setup.ranks) + static_cast<Index>(rank);
+  }
+  [[nodiscard]] bool is_held_by(const Worker& worker, const Key& key) const {
+    return std::get<0>(key) == host_of(worker) && std::get<1>(key) == worker.rank;
+  }
+
+  Job& job_;
+  const Journal& journal_;
+  std::vector<Arena> arenas_;  // By host, then rank.
+  std::map<Key, PrivatePart> private_parts_;
+  std::uint32_t wipes_ = 0;
+};
+
+}  // namespace holdfast::sim
