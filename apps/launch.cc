@@ -32,6 +32,7 @@ struct LaunchArguments {
   std::string oversubscribe = "False";
   std::string spares = "0";
   bool strict_rehearsals = false;
+  std::string hang_timeout;
   std::string forked = "none";
   int node_rank = -1;
   std::string local_worker_num;  // Empty: all.
@@ -127,6 +128,10 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
       ->capture_default_str();
   app.add_flag("--strict_rehearsals", arguments.strict_rehearsals,
                "A rehearsal that finds other bits than its rank ends the job (docs/operating.md)");
+  app.add_option("--hang_timeout", arguments.hang_timeout,
+                 "How many seconds the others may wait for a worker that lives before it is "
+                 "replaced; 0: it is only named (docs/operating.md)")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--spare_host", arguments.spare_host,
                  "True: this host has no workers until another host is lost; --local_worker_num "
                  "processes wait, ready, for its places")
@@ -304,11 +309,15 @@ int launch(const std::string& name, int argc, const char* const* argv,
   }
   const ReferenceOptions reference = arguments.reference;
   const bool strict = arguments.strict_rehearsals;
+  const std::string hang_timeout = arguments.hang_timeout;
   auto options = finish(std::move(arguments), std::move(program));
   if (!options) return wrong(options.error().what);
   for (const auto& sentence : config::without_effect(environment)) say(sentence);
   for (; *environment != nullptr; ++environment) options->environment.emplace_back(*environment);
   if (strict) runtime::set(options->environment, "HOLDFAST_STRICT_REHEARSALS", "1");
+  if (!hang_timeout.empty()) {
+    runtime::set(options->environment, "HOLDFAST_HANG_TIMEOUT", hang_timeout);
+  }
   const Status applied = apply(reference, options->environment);
   if (!applied) return wrong(applied.error().what);
   return runtime::run_agent(*options);

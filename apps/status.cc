@@ -45,18 +45,19 @@ bool is_told(const Json& ranks, const char* key) {
 void print_ranks(const Json& ranks) {
   const bool steps = is_told(ranks, "version");
   const bool losses = is_told(ranks, "loss");
-  const auto print_row = [&](const std::array<std::string, 7>& row) {
-    const auto& [rank, node, process, host, step, loss, state] = row;
+  const auto print_row = [&](const std::array<std::string, 8>& row) {
+    const auto& [rank, node, process, host, step, age, loss, state] = row;
     std::printf("%5s  %-12s  %8s  %-16s  ", rank.c_str(), node.c_str(), process.c_str(),
                 host.c_str());
-    if (steps) std::printf("%8s  ", step.c_str());
+    if (steps) std::printf("%8s  %9s  ", step.c_str(), age.c_str());
     if (losses) std::printf("%10s  ", loss.c_str());
     std::printf("%s\n", state.c_str());
   };
-  if (!ranks.empty()) print_row({"rank", "node", "process", "host", "step", "loss", "state"});
+  if (!ranks.empty()) print_row({"rank", "node", "process", "host", "step", "made", "loss", "state"});
   for (const auto& rank : ranks) {
     print_row({words(rank, "rank"), words(rank, "node_id"), words(rank, "pid"), words(rank, "host"),
-               words(rank, "version"), number(rank, "loss", "%.6g"), words(rank, "state")});
+               words(rank, "version"), number(rank, "step_age_s", "%.1f s ago"),
+               number(rank, "loss", "%.6g"), words(rank, "state")});
   }
 }
 
@@ -105,6 +106,9 @@ void print(const Json& json) {
   print_ranks(ranks);
   print_spares(json.value("spares", Json::array()));
   print_rehearsals(json.value("rehearsals", Json::array()));
+  for (const auto& one : json.value("holds_up", Json::array())) {
+    std::printf("%s\n", words(one, "sentence").c_str());
+  }
   for (const auto& one : json.value("without_place", Json::array())) {
     std::printf("worker '%s' (process %s on %s) %s: %s\n", words(one, "node_id").c_str(),
                 words(one, "pid").c_str(), words(one, "host").c_str(), words(one, "state").c_str(),

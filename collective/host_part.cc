@@ -54,6 +54,7 @@ Result<std::unique_ptr<Group>> HostPart::join(const Options& options,
   std::unique_ptr<HostPart> part(new HostPart);
   part->segment_ = *std::move(segment);
   part->own_regions_ = options.regions;
+  part->come_to_ = options.come_to;
   const auto n = static_cast<std::size_t>(options.world_size);
   part->introduced_.resize(n);
   part->rows_.resize(n);
@@ -98,6 +99,7 @@ Outcome HostPart::fail(Passage passage) {
 Outcome HostPart::begin(Request request) {
   if (final_ != Outcome::kDone) return aborted() ? Outcome::kAborted : final_;
   request.sequence = ++operations_;
+  if (come_to_) come_to_->store(operations_, std::memory_order_relaxed);
   current_ = request;
   segment_->request(rank(), operations_) = request;
   if (const Outcome o = arrive_and_wait(); o != Outcome::kDone) return o;

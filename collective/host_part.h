@@ -1,6 +1,7 @@
 // HostPart: a Group whose ranks are all on one host, over shared memory.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -97,8 +98,9 @@ class HostPart final : public Group {
   bool is_member_ = false;      // Has joined, and has not left.
   std::uint64_t barriers_ = 1;  // Barriers passed so far; joining was the first.
   WaitPolicy wait_policy_;
-  std::uint64_t operations_ = 0;  // Operations begun so far.
-  std::uint64_t pieces_ = 0;      // Modulo 2: which half of the window is used now.
+  std::uint64_t operations_ = 0;                         // Operations begun so far.
+  std::shared_ptr<std::atomic<std::uint64_t>> come_to_;  // Options::come_to
+  std::uint64_t pieces_ = 0;  // Modulo 2: which half of the window is used now.
   Request current_;
   Outcome final_ = Outcome::kDone;  // The first outcome that was not kDone.
   mutable std::mutex mutex_;        // Guards why_.

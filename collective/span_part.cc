@@ -58,7 +58,8 @@ SpanPart::SpanPart(const Group::Options& options, SpanMap map, std::unique_ptr<S
       stop_(segment_->gate(), std::move(joining)),
       meeting_(map_, *segment_, stop_, identity_of(options, map_)),
       lane_(map_, segment_->half_bytes(), stop_),
-      wait_policy_(WaitPolicy::among(map_.local_size())) {}
+      wait_policy_(WaitPolicy::among(map_.local_size())),
+      come_to_(options.come_to) {}
 
 // ---- joining ------------------------------------------------------------------------------------
 
@@ -207,6 +208,7 @@ Outcome SpanPart::arrive_and_wait() {
 Outcome SpanPart::meet(Request request, std::span<const std::byte> shown) {
   if (final_ != Outcome::kDone) return aborted() ? Outcome::kAborted : final_;
   request.sequence = ++operations_;
+  if (come_to_) come_to_->store(operations_, std::memory_order_relaxed);
   current_ = request;
   segment_->request(map_.local, operations_) = request;
   if (map_.has_mates() && !shown.empty()) {

@@ -14,6 +14,7 @@
 // Every failure stops all ranks of the group (SpanStop).
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -83,6 +84,7 @@ class SpanPart final : public Group {
   WaitPolicy wait_policy_;
   std::uint64_t barriers_ = 1;  // Barriers passed at the host's gate; joining was the first.
   std::uint64_t operations_ = ~std::uint64_t{0};  // The newest one's number; joining is number 0.
+  const std::shared_ptr<std::atomic<std::uint64_t>> come_to_;  // Options::come_to
   Request current_;
   bool is_member_ = false;     // Has joined, and has not left.
   bool looks_around_ = false;  // While waiting for mates, look whether other hosts go on.

@@ -66,6 +66,12 @@ struct Secret {
   X(host_timeout, Duration, kSeconds, "HOLDFAST_HOST_TIMEOUT", "0.5", 0, 31536000,                \
     "Of a job over several hosts: the least silence of a host's agent and of all its workers "    \
     "after which the host counts as lost. 0: only MS_NODE_TIMEOUT counts.")                       \
+  X(hang_timeout, Duration, kSeconds, "HOLDFAST_HANG_TIMEOUT", "0", 0, 31536000,                  \
+    "How long all others may wait for a rank whose process lives before its agent ends and "      \
+    "replaces it. 0: without a limit; the rank is only named. Set by msrun --hang_timeout.")      \
+  X(py_spy, std::string, kText, "HOLDFAST_PY_SPY", "", 0, 0,                                      \
+    "The program py-spy, which prints the stack of a Python process that holds up the others. "   \
+    "Unset: that of PATH.")                                                                       \
   X(job, std::string, kName, "HOLDFAST_JOB", "(port-<MS_SCHED_PORT>)", 0, 0,                      \
     "The job's name; its runtime folder and its journal bear it. msrun draws one for a job "      \
     "of one host that is given none.")                                                            \

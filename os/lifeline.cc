@@ -26,11 +26,14 @@ struct Page {
   std::uint64_t magic;
   std::uint32_t phase;    // A futex: watchers wait here until it leaves kUnheld.
   std::int32_t holder;    // The holder's pid; written before `phase` becomes kHeld.
-  Version version;        // The last step that the holder has noted.
   std::uint32_t end;      // An End: of the job, as the holder has noted it.
   std::uint32_t ready;    // 1: the holder, a spare, is ready.
   pthread_mutex_t alive;  // Robust; locked before `phase` becomes kHeld.
+  Board board;            // Its version: the last step that the holder has noted.
 };
+static_assert(sizeof(Page) <= kBytes);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+static_assert(std::atomic<Doing>::is_always_lock_free);
 
 std::uint32_t phase_of(Page& page) {
   return std::atomic_ref(page.phase).load(std::memory_order_acquire);
@@ -52,7 +55,7 @@ Result<Mapping> make_page(const std::string& path) {
   if (!mapping) return mapping;
   Page& page = *mapping->as<Page>(0);
   init_robust(page.alive);
-  page.version = kNoVersion;
+  page.board.version = kNoVersion;
   page.magic = kMagic;
   return mapping;
 }
@@ -113,7 +116,7 @@ Lifeline::~Lifeline() {
 }
 
 void Lifeline::note(Version version) const {
-  std::atomic_ref(page_.as<Page>(0)->version).store(version, std::memory_order_relaxed);
+  page_.as<Page>(0)->board.version.store(version, std::memory_order_relaxed);
 }
 
 void Lifeline::note_ready() const {
@@ -139,7 +142,22 @@ std::optional<bool> lifeline_end(const std::string& path) {
 Version lifeline_version(const std::string& path) {
   const Result<Mapping> mapping = find_page(path);
   if (!mapping) return kNoVersion;
-  return std::atomic_ref(mapping->as<Page>(0)->version).load(std::memory_order_relaxed);
+  return mapping->as<Page>(0)->board.version.load(std::memory_order_relaxed);
+}
+
+std::shared_ptr<Board> lifeline_board(const std::string& path) {
+  Result<Mapping> mapping = find_page(path);
+  if (!mapping) return std::make_shared<Board>();
+  const auto page = std::make_shared<Mapping>(std::move(*mapping));
+  return {page, &page->as<Page>(0)->board};
+}
+
+Whereabouts whereabouts_on(const Board& board) {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  return {.generation = board.generation.load(kRelaxed),
+          .operations = board.operations.load(kRelaxed),
+          .version = board.version.load(kRelaxed),
+          .doing = board.doing.load(kRelaxed)};
 }
 
 std::int32_t lifeline_holder(const std::string& path) {

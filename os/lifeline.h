@@ -18,6 +18,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -25,6 +26,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/whereabouts.h"
 #include "os/mapping.h"
 
 namespace holdfast::os {
@@ -56,6 +58,19 @@ class Lifeline {
   std::thread::id holder_ = std::this_thread::get_id();
   pid_t process_ = ::getpid();
 };
+
+// Where the holder writes its whereabouts. Any process may read them; a reader may find some of
+// them newer than others. One writer for each member.
+struct Board {
+  std::atomic<Generation> generation;
+  std::atomic<std::uint64_t> operations;
+  std::atomic<Version> version;
+  std::atomic<Doing> doing;
+};
+// The board of the lifeline at `path`; it may outlive the Lifeline. Where there is no lifeline: one
+// that nobody reads.
+[[nodiscard]] std::shared_ptr<Board> lifeline_board(const std::string& path);
+[[nodiscard]] Whereabouts whereabouts_on(const Board& board);
 
 // The process that holds the lifeline at `path`, by its number in its own PID namespace. The number
 // stays when the process dies. 0: nobody has held it yet, or there is no lifeline.

@@ -134,6 +134,19 @@ bool is_stopped(pid_t pid) {
   return stat && stat->state == 'T';
 }
 
+char state_of(pid_t pid) {
+  const auto stat = look_at(pid).stat;
+  return stat ? stat->state : '?';
+}
+
+std::string sleeps_in(pid_t pid) {
+  const Fd file(::open(cat("/proc/", pid, "/wchan").c_str(), O_RDONLY | O_CLOEXEC));
+  std::array<char, 128> text{};
+  const ssize_t got = file ? ::read(file.get(), text.data(), text.size()) : -1;
+  const std::string name(text.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
+  return name == "0" ? "" : name;
+}
+
 std::optional<std::uint64_t> stopped_at(pid_t pid) {
   return is_stopped(pid) ? std::optional(processor_time(pid)) : std::nullopt;
 }

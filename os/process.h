@@ -44,6 +44,12 @@ bool is_stopped(pid_t pid);
 // looks find the same time, the process has not run between them.
 std::optional<std::uint64_t> stopped_at(pid_t pid);
 
+// What its main thread does, as the letter of /proc/<pid>/stat: R, S, D (waits for a device), T
+// (stopped), t (in a debugger), Z; '?': it is gone.
+char state_of(pid_t pid);
+// The function of the kernel in which its main thread sleeps; empty: it runs, or that is not shown.
+std::string sleeps_in(pid_t pid);
+
 // When the process was started, in clock ticks since boot. With the pid, it names one process for
 // good. Nothing if there is no such process.
 std::optional<std::uint64_t> start_time(pid_t pid);

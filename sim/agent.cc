@@ -194,6 +194,8 @@ void Agents::carry_out(Index index, const agent::Action& action) {
     agent.pauses.push_back({job_.now + pause->how_long, pause->pause});
   } else if (const auto* left = std::get_if<agent::LeaveAddresses>(&action)) {
     agent.addresses = left->addresses;
+  } else if (const auto* inspected = std::get_if<agent::Inspect>(&action)) {
+    if (job_.choices.pick(2) == 0) tell(index, agent::Inspected{inspected->process, "it spins"});
   } else if (std::holds_alternative<agent::WantGrace>(action)) {
     agent.graces.push_back(job_.now + kGrace);
   } else if (const auto* exit = std::get_if<agent::Exit>(&action)) {
@@ -278,6 +280,19 @@ void Agents::stop(Worker& worker) {
   if (worker.agent != kNone) begin_looking(worker.agent);
 }
 
+// The control threads of all go on. So only the looks of the agents can find this.
+void Agents::hang(Worker& worker) {
+  worker.hung = training_.whereabouts(worker);
+  for (Index i = 0; i < job_.agents.size(); ++i) {
+    if (job_.agents[i].runs()) begin_looking(i);
+  }
+}
+
+bool Agents::any_hangs() const {
+  return std::any_of(job_.workers.begin(), job_.workers.end(),
+                     [](const Worker& worker) { return worker.alive && worker.hung; });
+}
+
 void Agents::stop_scheduler() {
   if (!job_.scheduler.stopped) job_.scheduler.stopped = job_.now;
   if (!job_.agents.empty()) begin_looking(0);
@@ -300,7 +315,10 @@ void Agents::look(Index index) {
     if (worker.signal != 0) signalled.insert(i);
     if (worker.agent != index) continue;
     if (worker.paused_until <= job_.now) worker.stopped.reset();
-    if (worker.alive && worker.stopped) seen.stopped.insert(number_at_agent(worker.process));
+    if (!worker.alive) continue;
+    if (worker.stopped) seen.stopped.insert(number_at_agent(worker.process));
+    if (!job_.had(Fault::kHang)) continue;
+    seen.whereabouts[number_at_agent(worker.process)] = training_.whereabouts(worker);
   }
   if (job_.scheduler.paused_until <= job_.now || !job_.scheduler.machine) {
     job_.scheduler.stopped.reset();
@@ -311,7 +329,7 @@ void Agents::look(Index index) {
   agent.last_look = job_.now;
   agent.next_look = job_.now + agent::kLookEvery;
   tell(index, seen);
-  if (seen.stopped.empty()) job_.agents[index].next_look.reset();
+  if (seen.stopped.empty() && !any_hangs()) job_.agents[index].next_look.reset();
   for (Index i = 0; i < job_.workers.size(); ++i) {
     const Worker& worker = job_.workers[i];
     if (worker.signal == 0 || signalled.contains(i)) continue;

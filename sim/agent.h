@@ -9,6 +9,7 @@
 #include "sim/job.h"
 #include "sim/journal.h"
 #include "sim/scheduler.h"
+#include "sim/trainer.h"
 #include "sim/transition.h"
 #include "sim/worker.h"
 
@@ -17,12 +18,13 @@ namespace holdfast::sim {
 class Agents {
  public:
   Agents(Job& job, Connections& connections, const Journal& journal, SchedulerShell& scheduler,
-         Workers& workers)
+         Workers& workers, const Training& training)
       : job_(job),
         connections_(connections),
         journal_(journal),
         scheduler_(scheduler),
-        workers_(workers) {}
+        workers_(workers),
+        training_(training) {}
 
   void start();
   void start_again(Index lost);  // The command of a lost host, on another one.
@@ -37,6 +39,8 @@ class Agents {
   void interrupt(Index agent);
   void kill(Index agent);
   void stop(Worker& worker);
+  void hang(Worker& worker);
+  [[nodiscard]] bool any_hangs() const;
   void stop_scheduler();
   [[nodiscard]] bool may_fail_spawns() const { return spawns_failed_ + 1 < agent::kSpawnTries; }
   void fail_spawns();
@@ -58,6 +62,7 @@ class Agents {
   const Journal& journal_;
   SchedulerShell& scheduler_;
   Workers& workers_;
+  const Training& training_;
   std::uint32_t spawns_fail_ = 0;   // How many of the next starts of processes fail.
   std::int32_t spawns_failed_ = 0;  // How many have failed; fewer than an agent tries.
 };

@@ -98,7 +98,7 @@ std::string Narrator::describe_for_agent(const Transition& t) const {
     case Kind::kSpawnFailed:
       return cat("process ", job_.agents[t.agent].not_spawned.front(), " could not be started");
     case Kind::kLook:
-      return "the agent looks for stopped processes";
+      return "the agent looks at its processes";
     case Kind::kPauseOver:
       return "the agent's pause is over";
     case Kind::kAgentAlone:
@@ -134,6 +134,8 @@ std::string Narrator::describe(const Mishap& mishap) const {
       return cat(process(), " is stopped for a while");
     case Fault::kStop:
       return cat(process(), " is stopped (SIGSTOP)");
+    case Fault::kHang:
+      return cat("the training thread of ", process(), " hangs");
     case Fault::kStopScheduler:
       return "the scheduler is stopped (SIGSTOP)";
     case Fault::kForeign:

@@ -55,6 +55,12 @@ void Faults::list_faults() {
                         std::holds_alternative<trainer::Return>(worker.work.front()) &&
                         worker.trainer->state() == trainer::State::kStepping;
     add(trains, Fault::kUserError, i);
+    // In its last step nobody would come to a later operation and wait for it. If all hang, nobody
+    // waits either.
+    const Whereabouts where = training_.whereabouts(worker);
+    const bool may_hang = where.doing == Doing::kComputing && where.version != kNoVersion &&
+                          where.version + 2 < job_.setup.steps;
+    add(may_hang && !agents_.any_hangs(), Fault::kHang, i);
     add(placed && !ended && !worker.leaving, Fault::kEarlyExit, i);
   }
   add(true, Fault::kKillAll, 0);
@@ -173,6 +179,8 @@ void Faults::strike(const Mishap& mishap) {
       return lose_host(i);
     case Fault::kMove:
       return ask_to_move(i);
+    case Fault::kHang:
+      return agents_.hang(job_.workers[i]);
     case Fault::kKillAgent:
       if (job_.setup.hosts) lose_sight_of(i);
       return agents_.kill(i);

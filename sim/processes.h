@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/whereabouts.h"
 #include "core/agent/machine.h"
 #include "core/controller/machine.h"
 #include "core/member/machine.h"
@@ -87,7 +88,8 @@ struct Worker {
   Generation joined = 0;        // The generation of the group that it is in; 0: in none.
   std::uint64_t operation = 0;  // How many of the group's operations have ended for it.
   Instant paused_until{};
-  std::optional<Instant> stopped;  // Since when it is stopped, if its agent can see that.
+  std::optional<Instant> stopped;   // Since when it is stopped, if its agent can see that.
+  std::optional<Whereabouts> hung;  // Where its training thread makes no progress any more.
   Instant died_at{};
   std::uint64_t addresses_seen = 0;      // The name of the address book that it last looked at.
   std::optional<Instant> addresses_due;  // Then it asks the scheduler for the address book.

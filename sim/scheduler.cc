@@ -14,6 +14,7 @@ namespace {
 
 constexpr Duration kAgentPatience = std::chrono::seconds(10);
 constexpr Duration kHostSilence = std::chrono::milliseconds(500);
+constexpr Duration kHangTimeout = std::chrono::seconds(12);
 constexpr Duration kLinger = std::chrono::seconds(2);  // For processes that come after the end.
 
 // Whether the member counts as dead because it was silent, whether its training has ended or not.
@@ -78,6 +79,7 @@ void SchedulerShell::start() {
                           .lease = kLease,
                           .replacement_timeout = kReplacementTimeout,
                           .host_silence = job_.setup.hosts ? kHostSilence : Duration{},
+                          .hang_timeout = kHangTimeout,
                           .by_agent = job_.setup.agent,
                           .own_host = job_.setup.hosts ? "host-0" : "",
                           .own_agent = job_.setup.hosts ? "agent-0" : "",
@@ -204,6 +206,7 @@ void SchedulerShell::carry_out(const controller::Action& action) {
     job_.log.fold(print_of(send->message) ^ send->link);
     job_.checkers.said(send->message, rank, incarnation, journal_.formation());
     check_told(link, send->message);
+    check_blamed(send->message);
     if (std::holds_alternative<wire::JobEnded>(send->message)) {
       (job_.links[link].worker == kNone ? agent_told_end_ : worker_told_end_) = true;
     }
@@ -227,6 +230,25 @@ void SchedulerShell::carry_out(const controller::Action& action) {
     job_.scheduler.ended_at = job_.now;
   } else if (std::holds_alternative<controller::Leave>(action)) {
     job_.scheduler.exits_at = job_.now + kLinger;
+  }
+}
+
+// Checks that only ranks that hang are named as such, and ended.
+void SchedulerShell::check_blamed(const wire::Message& message) {
+  const auto hangs = [&](const std::string& node_id) {
+    const auto is_it = [&](const Worker& worker) {
+      return worker.hung && worker.node_id == node_id;
+    };
+    return std::any_of(job_.workers.begin(), job_.workers.end(), is_it);
+  };
+  const auto* evict = std::get_if<wire::Evict>(&message);
+  if (evict != nullptr && evict->is_hung && !hangs(evict->node_id)) {
+    job_.checkers.violate("P57: a rank is ended for a standstill that is not its own");
+  }
+  const auto* waiting = std::get_if<wire::Waiting>(&message);
+  const bool names = waiting != nullptr && waiting->reason.kind == wire::Reason::Kind::kHoldsUp;
+  if (names && !hangs(waiting->reason.node_id)) {
+    job_.checkers.violate("P57: a rank is named that does not hold up the others");
   }
 }
 

@@ -41,6 +41,7 @@ class SchedulerShell {
   void check_agent_hears_first();
   void hear_of_step(const wire::Message& message);
   void carry_out(const controller::Action& action);
+  void check_blamed(const wire::Message& message);
   void check_told(Index link, const wire::Message& message);
   void tell_and_check_evictions(const controller::Event& event);
   void probe(const controller::Probe& probe);

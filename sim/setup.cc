@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::uint32_t kOfHosts = bit(Fault::kLoseHost) | bit(Fault::kCutHost) |
                                    bit(Fault::kLinksFail) | bit(Fault::kMove) | bit(Fault::kReset);
+constexpr std::uint32_t kNotDrawn = kOfHosts | bit(Fault::kHang);
 constexpr std::uint32_t kOfOneHost = 15;  // How many of the first faults are for one host.
 
 // Draws which faults may happen. Many kinds hide each other, so half of the runs have only two.
@@ -20,7 +21,7 @@ void draw_kinds(Setup& setup, Choices& choices) {
     return;
   }
   for (std::uint32_t fault = 0; fault < kFaults; ++fault) {
-    if ((kOfHosts >> fault & 1) != 0) continue;
+    if ((kNotDrawn >> fault & 1) != 0) continue;
     const bool doom = (kDoom >> fault & 1) != 0;
     if (choices.pick(2, doom ? 16 : 1) == 1) setup.kinds |= std::uint32_t{1} << fault;
   }
@@ -148,6 +149,27 @@ Setup rehearsed(Choices& choices) {
   return setup;
 }
 
+// One training thread hangs, or two one after the other; the scheduler or a connection may fail,
+// too.
+Setup hung(Choices& choices) {
+  Setup setup;
+  setup.agents = 1 + static_cast<std::int32_t>(choices.pick(2));
+  setup.ranks = 2 * (1 + static_cast<Rank>(choices.pick(2)));
+  setup.hosts = setup.agents == 2 && choices.pick(2) == 1;
+  setup.steps = 4;
+  setup.spares = static_cast<std::int32_t>(choices.pick(2));
+  setup.faults = 1 + choices.pick(2);
+  setup.kinds = bit(Fault::kHang);
+  for (const Fault fault : {Fault::kKillScheduler, Fault::kStoreCrash, Fault::kBreak}) {
+    if (choices.pick(4) == 1) setup.kinds |= bit(fault);
+  }
+  constexpr std::array<std::uint32_t, 3> kFaultRarities = {30, 6, 80};
+  setup.fault_rarity = kFaultRarities[choices.pick(kFaultRarities.size())];
+  draw_order(setup, choices);
+  setup.exchange = false;
+  return setup;
+}
+
 Setup small(Choices& choices) {
   Setup setup;
   setup.steps = 1;
@@ -180,6 +202,7 @@ std::optional<Setup> draw_setup(const std::string& world, Choices& choices) {
   if (world == "hosts") return hosts(choices);
   if (world == "farewell") return farewell(choices);
   if (world == "rehearsed") return rehearsed(choices);
+  if (world == "hung") return hung(choices);
   if (world == "wide") return wide(choices);
   if (world == "small") return small(choices);
   if (world == "smallest") return smallest(choices);

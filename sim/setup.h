@@ -39,8 +39,10 @@ enum class Fault : std::uint8_t {
   kLinksFail,  // The group's links fail, though nobody dies (P48).
   kMove,       // A user asks for a host's ranks to move to other hosts.
   kReset,      // All connections of a host end at once, though it lives (a firewall's flush).
+  // Only in the world "hung".
+  kHang,  // A training thread makes no progress any more; the rest of its process lives.
 };
-inline constexpr std::uint32_t kFaults = 24;
+inline constexpr std::uint32_t kFaults = 25;
 [[nodiscard]] constexpr std::uint32_t bit(Fault fault) {
   return std::uint32_t{1} << static_cast<std::uint32_t>(fault);
 }
@@ -84,8 +86,8 @@ struct Setup {
 // one host, "hosts" everything on several. In "wide" one of two hosts with 64 ranks each is lost,
 // or the spare host. In "farewell" little is trained, so that most faults happen while the agents
 // end. In "rehearsed" agents of any of these have ranks
-// rehearsed. "small", "smallest" and "exchange" are for exhaustive runs with 2 ranks: 2 faults
-// without an exchange, or 1 fault with one.
+// rehearsed. In "hung" training threads hang. "small", "smallest" and "exchange" are for exhaustive
+// runs with 2 ranks: 2 faults without an exchange, or 1 fault with one.
 [[nodiscard]] std::optional<Setup> draw_setup(const std::string& world, Choices& choices);
 
 [[nodiscard]] std::string to_text(const Setup& setup);

@@ -51,6 +51,10 @@ TEST(Simulation, RehearsalsCostNothing) {
   keep_every_invariant("rehearsed", kOfHosts / 4);
 }
 
+TEST(Simulation, RanksThatHangAreNamedAndReplaced) {
+  keep_every_invariant("hung", kOfHosts / 4);
+}
+
 TEST(Simulation, AgentsEndInTimeAndAsTheJobDid) {
   keep_every_invariant("farewell", kOfHosts);
 }

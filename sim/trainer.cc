@@ -43,7 +43,22 @@ bool Training::has_formed(const Worker& worker) const {
   return groups_.at(worker.joined).joined.count() == static_cast<std::size_t>(job_.setup.ranks);
 }
 
+Whereabouts Training::whereabouts(const Worker& worker) const {
+  if (worker.hung) return *worker.hung;
+  const bool trains = worker.joined != 0 && worker.trainer &&
+                      worker.trainer->state() >= trainer::State::kStepping &&
+                      worker.trainer->state() <= trainer::State::kUpdating;
+  const bool has_arrived =
+      trains && worker.half && !worker.work.empty() && is<trainer::Arrive>(worker.work.front());
+  const bool sums = trains && !worker.work.empty() && is<trainer::AwaitSums>(worker.work.front());
+  return {.generation = worker.joined,
+          .operations = worker.operation + (has_arrived || sums ? 1 : 0),
+          .version = worker.rank == kNoRank ? kNoVersion : memory_.arena(worker).version,
+          .doing = trains ? Doing::kComputing : Doing::kRecovering};
+}
+
 bool Training::can_train(const Worker& worker) const {
+  if (worker.hung) return false;
   if (const auto end = ValueExchange::ends(worker)) return *end <= job_.now && !worker.leaving;
   if (worker.program == Program::kOpening) {
     return !memory_.owner_lives(memory_.arena(worker), worker);

@@ -7,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "base/whereabouts.h"
 #include "sim/job.h"
 #include "sim/journal.h"
 #include "sim/memory.h"
@@ -36,6 +37,7 @@ class Training {
   // Whether the worker's training thread can do something now.
   [[nodiscard]] bool can_train(const Worker& worker) const;
   void train(Index worker);  // The training thread does the next thing.
+  [[nodiscard]] Whereabouts whereabouts(const Worker& worker) const;
   void carry_out(Index worker, const trainer::Action& action);
   void sums_end(Index worker);  // The sum ends in whose midst the worker was stopped.
   void fail(Index worker, const wire::Reason& reason);  // The program can not go on.

@@ -28,6 +28,9 @@ std::string places(const wire::AgentState& state) {
     text += cat(" [", place.node_id, " attempt ", place.attempt,
                 place.alive ? " alive" : cat(" ", in_words(place.ending)), "]");
   }
+  for (const auto& rank : state.standing) {
+    text += cat(", ", rank.node_id, " stands at operation ", rank.operations);
+  }
   return text;
 }
 
@@ -56,6 +59,8 @@ std::string note_kind(controller::Note::Kind kind) {
       return "refused";
     case controller::Note::Kind::kTaken:
       return "taken";
+    case controller::Note::Kind::kHeldUp:
+      return "held up";
   }
   return "?";
 }
@@ -135,7 +140,10 @@ std::string to_words(const wire::Message& message) {
           [](const wire::Refused& m) { return cat("Refused: ", in_words(m.reason)); },
           [](const wire::Waiting& m) { return cat("Waiting: ", in_words(m.reason)); },
           [](const wire::AgentState& m) { return cat("AgentState", places(m)); },
-          [](const wire::Evict& m) { return cat("Evict ", m.node_id); },
+          [](const wire::Evict& m) {
+            return cat("Evict ", m.node_id, m.is_hung ? ", which hangs" : "");
+          },
+          [](const wire::Inspect& m) { return cat("Inspect ", m.node_id); },
           [](const wire::Report& m) {
             return cat("Report generation ", m.generation, " ", version(m.version), " staged ",
                        version(m.staged), m.private_is_own ? ", private parts of its own" : "",
@@ -329,6 +337,7 @@ std::string to_words(const agent::Action& action) {
             return cat("leave ", to_words(wire::Message(a.addresses)));
           },
           [](const agent::Say& a) { return cat("to the user: ", in_words(a.reason)); },
+          [](const agent::Inspect& a) { return cat("inspect process ", a.process); },
           [](const agent::Log& a) { return cat("to a log: ", in_words(a.reason)); },
           [](const agent::Stay& a) {
             return cat("stays for ", a.at_most.count() / 1'000'000, " ms with code ", a.code);

@@ -69,7 +69,7 @@ class World {
   WorkerEvents events_{[this](const auto& told) { deliver(told); }};
   Workers workers_{job_, connections_, journal_, exchange_, events_};
   Training training_{job_, journal_, memory_, events_};
-  Agents agents_{job_, connections_, journal_, scheduler_, workers_};
+  Agents agents_{job_, connections_, journal_, scheduler_, workers_, training_};
   Deadlines deadlines_{job_, connections_};
   Narrator narrator_{job_, scheduler_};
   Faults faults_{job_,

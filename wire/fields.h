@@ -74,7 +74,7 @@ struct Fields<Reason> {
   static constexpr auto kList =
       in_order(&Reason::kind, &Reason::rank, &Reason::pid, &Reason::ending, &Reason::count,
                &Reason::total, &Reason::version, &Reason::node_id, &Reason::host, &Reason::other,
-               &Reason::other_host, &Reason::detail, &Reason::awaited);
+               &Reason::other_host, &Reason::detail, &Reason::awaited, &Reason::doing);
 };
 template <>
 struct Fields<Seat> {
@@ -144,10 +144,18 @@ struct Fields<RehearsalState> {
                bounded(&RehearsalState::sentence, {.text_bytes = kMaxSentenceBytes}));
 };
 template <>
+struct Fields<StandingState> {
+  static constexpr auto kList =
+      in_order(&StandingState::node_id, &StandingState::generation, &StandingState::operations,
+               &StandingState::version, &StandingState::doing, &StandingState::for_ms,
+               bounded(&StandingState::report, {.text_bytes = kMaxSentenceBytes}));
+};
+template <>
 struct Fields<AgentState> {
-  static constexpr auto kList = in_order(
-      &AgentState::job, &AgentState::agent_id, &AgentState::host, &AgentState::places,
-      &AgentState::protocol, &AgentState::takes, &AgentState::spares, &AgentState::rehearsals);
+  static constexpr auto kList =
+      in_order(&AgentState::job, &AgentState::agent_id, &AgentState::host, &AgentState::places,
+               &AgentState::protocol, &AgentState::takes, &AgentState::spares,
+               &AgentState::rehearsals, &AgentState::standing);
 };
 template <>
 struct Fields<Waiting> {
@@ -155,7 +163,11 @@ struct Fields<Waiting> {
 };
 template <>
 struct Fields<Evict> {
-  static constexpr auto kList = in_order(&Evict::node_id, &Evict::incarnation);
+  static constexpr auto kList = in_order(&Evict::node_id, &Evict::incarnation, &Evict::is_hung);
+};
+template <>
+struct Fields<Inspect> {
+  static constexpr auto kList = in_order(&Inspect::node_id, &Inspect::incarnation);
 };
 template <>
 struct Fields<Places> {

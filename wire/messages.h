@@ -13,13 +13,14 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/whereabouts.h"
 #include "wire/formation.h"
 #include "wire/peer.h"
 #include "wire/reason.h"
 
 namespace holdfast::wire {
 
-inline constexpr std::uint32_t kProtocol = 12;  // Raised when an older peer could misunderstand us.
+inline constexpr std::uint32_t kProtocol = 13;  // Raised when an older peer could misunderstand us.
 
 // worker → scheduler, first on every connection; again after every reconnection.
 struct Register {
@@ -92,7 +93,7 @@ struct Refused {
 // scheduler → worker: the job does not admit you yet, for this reason (too few processes so far;
 // the old incarnation's lease still runs). Sent once per reason; the worker stays connected and
 // waits.
-// scheduler → agent, for its user: a host is lost (kHostLost).
+// scheduler → agent, for its user: a host is lost (kHostLost), or a rank holds up all (kHoldsUp).
 struct Waiting {
   Reason reason;
   bool operator==(const Waiting&) const = default;
@@ -142,6 +143,19 @@ struct RehearsalState {
   bool operator==(const RehearsalState&) const = default;
 };
 
+// A rank that stands still: for longer than a few of its steps, its Whereabouts have not changed.
+// It may wait for others, or hold them up.
+struct StandingState {
+  std::string node_id;
+  Generation generation = 0;  // This and the next three: as in Whereabouts.
+  std::uint64_t operations = 0;
+  Version version = 0;
+  Doing doing = Doing::kStarting;
+  std::uint32_t for_ms = 0;  // When it was first told.
+  std::string report = {};   // What its process does (Inspect); empty: not known yet.
+  bool operator==(const StandingState&) const = default;
+};
+
 // agent → scheduler: all its places, on connection and after every change. It is state, not an
 // event: the newest message says all, so a lost one costs nothing.
 struct AgentState {
@@ -153,6 +167,7 @@ struct AgentState {
   std::uint32_t takes = 0;              // How many more places it would take from lost hosts.
   std::vector<SpareState> spares = {};  // For status; the scheduler decides nothing by them,
   std::vector<RehearsalState> rehearsals = {};  // nor by these.
+  std::vector<StandingState> standing = {};     // Whoever stands still for long.
   bool operator==(const AgentState&) const = default;
 };
 
@@ -160,7 +175,16 @@ struct AgentState {
 struct Evict {
   std::string node_id;
   Incarnation incarnation = 0;
+  bool is_hung = false;  // Because all others have waited for it for too long.
   bool operator==(const Evict&) const = default;
+};
+
+// scheduler → agent: find out what this process does, because others wait for it, and tell it as
+// StandingState::report.
+struct Inspect {
+  std::string node_id;
+  Incarnation incarnation = 0;
+  bool operator==(const Inspect&) const = default;
 };
 
 // scheduler → agent: the places that are yours, and those that you ask for and may get one day. It
@@ -366,12 +390,12 @@ struct Got {
 using Message = std::variant<Register, Assignment, Refused, Waiting, AgentState, Evict, Report,
                              Repaired, Progress, JobProgress, Finished, Farewell, Failed, JobEnded,
                              StatusQuery, StatusReply, Heartbeat, Put, Kept, Get, Got, GroupLost,
-                             Places, Move, Moved, Addresses, AskAddresses>;
+                             Places, Move, Moved, Addresses, AskAddresses, Inspect>;
 inline constexpr std::array<std::string_view, std::variant_size_v<Message>> kMessageNames = {
-    "Register", "Assignment", "Refused",     "Waiting",     "AgentState", "Evict",
-    "Report",   "Repaired",   "Progress",    "JobProgress", "Finished",   "Farewell",
-    "Failed",   "JobEnded",   "StatusQuery", "StatusReply", "Heartbeat",  "Put",
-    "Kept",     "Get",        "Got",         "GroupLost",   "Places",     "Move",
-    "Moved",    "Addresses",  "AskAddresses"};
+    "Register", "Assignment", "Refused",      "Waiting",     "AgentState", "Evict",
+    "Report",   "Repaired",   "Progress",     "JobProgress", "Finished",   "Farewell",
+    "Failed",   "JobEnded",   "StatusQuery",  "StatusReply", "Heartbeat",  "Put",
+    "Kept",     "Get",        "Got",          "GroupLost",   "Places",     "Move",
+    "Moved",    "Addresses",  "AskAddresses", "Inspect"};
 
 }  // namespace holdfast::wire

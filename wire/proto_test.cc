@@ -53,14 +53,14 @@ const std::vector<std::string> kTexts = {
     "  node_id: \"a\"\n  host: \"b\"\n  other: \"c\"\n  other_host: \"d\"\n"
     "  detail: \"no \\\"room\\\"\\n\"\n  awaited {\n    kind: AWAITED_NOT_REPAIRED\n"
     "    rank: 2147483647\n    node_id: \"a\"\n    pid: -9223372036854775808\n  }\n"
-    "  awaited {\n    rank: -1\n  }\n}\naddresses: 18446744073709551615\n",
+    "  awaited {\n    rank: -1\n  }\n  doing: DOING_ENDED\n}\naddresses: 18446744073709551615\n",
     "sentence: \"no\"\nreason {\n  kind: REASON_SPARE_NOT_STARTED\n  rank: -2147483648\n"
     "  pid: -9223372036854775808\n  ending {\n    kind: ENDING_NOT_HEARD\n"
     "    code: -2147483648\n  }\n  count: -9223372036854775808\n  total: 1\n"
     "  version: 18446744073709551615\n  node_id: \"a\"\n  host: \"b\"\n  other: \"c\"\n"
     "  other_host: \"d\"\n  detail: \"no \\\"room\\\"\\n\"\n  awaited {\n"
     "    kind: AWAITED_NOT_REPAIRED\n    rank: 2147483647\n    node_id: \"a\"\n"
-    "    pid: -9223372036854775808\n  }\n  awaited {\n    rank: -1\n  }\n}\n",
+    "    pid: -9223372036854775808\n  }\n  awaited {\n    rank: -1\n  }\n  doing: DOING_ENDED\n}\n",
     "reason {\n  kind: REASON_ASSEMBLING\n  rank: -1\n  count: 1\n  total: 2\n}\n",
     "job: \"job\"\nagent_id: \"agent\"\nhost: \"host\"\nplaces {\n  node_id: \"a\"\n"
     "  incarnation: 18446744073709551615\n  attempt: 1\n  alive: true\n  ending {\n"
@@ -68,8 +68,11 @@ const std::vector<std::string> kTexts = {
     "places {\n}\nprotocol: 4294967295\ntakes: 4294967295\n"
     "spares {\n  node_id: \"a\"\n  is_ready: true\n}\nspares {\n}\n"
     "rehearsals {\n  node_id: \"a\"\n  verdict: VERDICT_SKIPPED\n  version: 18446744073709551615\n"
-    "  sentence: \"why\"\n}\nrehearsals {\n}\n",
-    "node_id: \"a\"\nincarnation: 18446744073709551615\n",
+    "  sentence: \"why\"\n}\nrehearsals {\n}\n"
+    "standing {\n  node_id: \"a\"\n  generation: 18446744073709551615\n"
+    "  operations: 18446744073709551615\n  version: 18446744073709551615\n"
+    "  doing: DOING_ENDED\n  for_ms: 4294967295\n  report: \"why\"\n}\nstanding {\n}\n",
+    "node_id: \"a\"\nincarnation: 18446744073709551615\nis_hung: true\n",
     "generation: 1\nversion: 18446744073709551615\nstaged: 18446744073709551615\n"
     "private_is_own: true\nheld {\n  ward: -2147483648\n  version: 18446744073709551615\n"
     "  staged: 1\n}\nheld {\n  ward: -1\n  version: 18446744073709551615\n"
@@ -102,6 +105,7 @@ const std::vector<std::string> kTexts = {
     "  domain: 4294967295\n  address: \"a\"\n}\naddresses {\n}\nranks: 0\nranks: 4294967295\n"
     "at: 4294967295\nat: 0\nports: 1\nports: 65535\n",
     "",
+    "node_id: \"a\"\nincarnation: 18446744073709551615\n",
 };
 
 TEST(Proto, ProtocReadsEveryMessageAsItWasMeant) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/whereabouts.h"
 
 namespace holdfast::wire {
 
@@ -21,13 +22,14 @@ struct Ending {
     kGone,        // It is not among its host's processes any more.
     kReplaced,    // Its agent has given its place to another process.
     kNotHeard,    // It may live, but its lease has run out.
+    kWasHung,     // The others waited for it for HOLDFAST_HANG_TIMEOUT, so its agent ended it.
   };
   Kind kind = Kind::kUnknown;
   std::int32_t code = 0;
   bool operator==(const Ending&) const = default;
 };
 [[nodiscard]] constexpr bool is_known(Ending::Kind kind) {
-  return kind <= Ending::Kind::kNotHeard;
+  return kind <= Ending::Kind::kWasHung;
 }
 
 // Whom a forming group waits for, or who is here already while the job assembles.
@@ -136,6 +138,10 @@ struct Reason {
     kRehearsalUncertain,
     kRehearsalSkipped,  // Only in the log.
     kRehearsalWrong,
+    // A rank that all others wait for. rank, pid, node_id, host; version: its newest step; doing;
+    // count: for how many milliseconds; total: ranks that wait for it; detail: what its process
+    // does
+    kHoldsUp,
   };
   Kind kind = Kind::kNone;
   Rank rank = kNoRank;
@@ -150,10 +156,11 @@ struct Reason {
   std::string other_host;
   std::string detail;
   std::vector<Awaited> awaited;
+  Doing doing = Doing::kStarting;
   bool operator==(const Reason&) const = default;
 };
 [[nodiscard]] constexpr bool is_known(Reason::Kind kind) {
-  return kind <= Reason::Kind::kRehearsalWrong;
+  return kind <= Reason::Kind::kHoldsUp;
 }
 
 }  // namespace holdfast::wire

@@ -29,7 +29,8 @@ inline Reason extreme_reason() {
           .other = "c",
           .other_host = "d",
           .detail = "no \"room\"\n",
-          .awaited = {{Awaited::Kind::kNotRepaired, kMost32, "a", kLeast64, {}}, {}}};
+          .awaited = {{Awaited::Kind::kNotRepaired, kMost32, "a", kLeast64, {}}, {}},
+          .doing = Doing::kEnded};
 }
 
 inline std::vector<Message> extreme_messages() {
@@ -55,8 +56,9 @@ inline std::vector<Message> extreme_messages() {
                  4294967295U,
                  4294967295U,
                  {{"a", true}, {}},
-                 {{"a", Verdict::kSkipped, kMost, "why"}, {}}},
-      Evict{"a", kMost},
+                 {{"a", Verdict::kSkipped, kMost, "why"}, {}},
+                 {{"a", kMost, kMost, kMost, Doing::kEnded, 4294967295U, "why"}, {}}},
+      Evict{"a", kMost, true},
       Report{1, kNoVersion, kNoVersion, true, {{kLeast32, kMost, 1}, {}}},
       Repaired{kMost},
       Progress{2, 3, -std::numeric_limits<double>::infinity()},
@@ -83,6 +85,7 @@ inline std::vector<Message> extreme_messages() {
                 {4294967295U, 0},
                 {1, 65535}},
       AskAddresses{},
+      Inspect{"a", kMost},
   };
 }
 

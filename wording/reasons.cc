@@ -348,6 +348,41 @@ std::string of_rehearsal(const Reason& r) {
   }
 }
 
+// Where in its training the rank is.
+std::string whereabouts(const Reason& r) {
+  const std::string step = r.version == kNoVersion ? "its first step" : cat("step ", r.version + 1);
+  switch (r.doing) {
+    case Doing::kBetween:
+      return cat("it is before ", step, ", outside of steps (data, an evaluation, a checkpoint)");
+    case Doing::kComputing:
+      return cat("it is in ", step,
+                 ", in the program's part of it (forward, backward, an exchange)");
+    case Doing::kSumming:
+      return cat("it is at the sums of ", step);
+    case Doing::kStaging:
+      return cat("it writes down ", step);
+    case Doing::kCopying:
+      return cat("it passes on its private state of ", step);
+    case Doing::kCommitting:
+      return cat("it is at the commit barrier of ", step);
+    case Doing::kUpdating:
+      return cat("it is at the update of ", step);
+    case Doing::kStarting:
+    case Doing::kRecovering:
+    case Doing::kEnded:
+      return "it does not train now";
+  }
+  return "?";
+}
+
+std::string holds_up(const Reason& r) {
+  const std::int64_t tenths = r.count / 100;
+  return cat("rank ", r.rank, " (process ", r.pid, " on ", r.host,
+             ") holds up the job: ", counted(r.total, "rank"), r.total == 1 ? " has" : " have",
+             " waited for it for ", tenths / 10, ".", tenths % 10, " s; ", whereabouts(r), ".",
+             r.detail.empty() ? "" : cat(" ", r.detail));
+}
+
 std::string of_training(const Reason& r) {
   switch (r.kind) {
     case Kind::kUnprotected:
@@ -394,6 +429,8 @@ std::string in_words(const Ending& ending) {
       return "was replaced";
     case Ending::Kind::kNotHeard:
       return "was not heard of for longer than its lease";
+    case Ending::Kind::kWasHung:
+      return "was ended by its agent: the others waited for it for longer than --hang-timeout";
   }
   return "?";
 }
@@ -404,6 +441,7 @@ std::string in_words(const Reason& reason) {
   if (text.empty()) text = of_refusal(reason);
   if (text.empty()) text = of_end(reason);
   if (!text.empty()) return text;
+  if (reason.kind == Kind::kHoldsUp) return holds_up(reason);
   text = of_rehearsal(reason);
   if (text.empty()) text = of_moves(reason);
   if (!text.empty()) return text;

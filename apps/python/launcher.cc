@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -51,6 +52,31 @@ Result<runtime::Words> PythonLauncher::command(runtime::Words program,
 void PythonLauncher::tell(runtime::Words& environment, const runtime::Start& start) const {
   runtime::set(environment, "HOLDFAST_PYTHON_LOG", identity_of(start.output));
   runtime::set(environment, "HOLDFAST_PYTHON_PREDECESSOR", start.predecessor);
+}
+
+runtime::Words PythonLauncher::stack_command(pid_t pid, const runtime::Words& environment) const {
+  std::string name = runtime::value_of(environment, "HOLDFAST_PY_SPY");
+  if (name.empty()) name = "py-spy";
+  auto found = os::find_program(name, runtime::value_of(environment, "PATH"));
+  if (!found) return Launcher::stack_command(pid, environment);
+  return {*std::move(found), "dump", "--pid", cat(pid)};
+}
+
+// Of `Thread 1304 (active+gil): "MainThread"`, the lines that follow: "    wait
+// (threading.py:327)".
+std::string PythonLauncher::stack_in(std::string_view printed) const {
+  const auto main = printed.find(": \"MainThread\"\n");
+  if (main == std::string_view::npos) return Launcher::stack_in(printed);
+  const auto head = printed.substr(0, main);
+  const bool has_gil = head.substr(head.rfind('\n') + 1).find("gil") != std::string_view::npos;
+  std::string_view lines = printed.substr(printed.find('\n', main) + 1);
+  std::string stack;
+  for (int frames = 0; frames < runtime::kFramesSaid && lines.starts_with("    "); ++frames) {
+    const std::string_view line = lines.substr(0, lines.find('\n'));
+    stack += cat(stack.empty() ? "" : " < ", line.substr(4));
+    lines.remove_prefix(std::min(lines.size(), line.size() + 1));
+  }
+  return cat(stack, has_gil ? " (it holds Python's GIL)" : "");
 }
 
 }  // namespace holdfast::apps

@@ -35,6 +35,10 @@ class PythonLauncher final : public runtime::Launcher {
   [[nodiscard]] bool is_final(std::string_view reason) const override {
     return reason.starts_with("holdfast._errors.UserError:");
   }
+  // By py-spy: HOLDFAST_PY_SPY, else that of PATH. Without it, by what is used for all programs.
+  [[nodiscard]] runtime::Words stack_command(pid_t pid,
+                                             const runtime::Words& environment) const override;
+  [[nodiscard]] std::string stack_in(std::string_view printed) const override;
 
  private:
   const Forked forked_;

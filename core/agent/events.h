@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/whereabouts.h"
 #include "core/agent/rehearsals.h"
 #include "wire/messages.h"
 
@@ -43,6 +45,11 @@ struct Looked {  // Every kLookEvery.
   // Running processes that a signal has stopped; not those that a debugger has stopped.
   std::set<Process> stopped;
   bool on_time = true;  // No look was missed, so the agent itself was not stopped.
+  std::map<Process, Whereabouts> whereabouts = {};  // Of the workers.
+};
+struct Inspected {  // Answers Inspect.
+  Process process = 0;
+  std::string report;  // A sentence or two, at most wire::kMaxSentenceBytes.
 };
 struct SpareReady {  // The spare waits, and could take a place at once.
   Process process = 0;
@@ -63,10 +70,11 @@ struct OutOfReach {   // No scheduler has been in reach for HOLDFAST_SCHEDULER_T
   std::string why;
 };
 using Event = std::variant<Started, Died, SpawnFailed, PauseOver, Looked, LinkUp, LinkDown,
-                           Received, Interrupted, GraceOver, OutOfReach, SpareReady>;
+                           Received, Interrupted, GraceOver, OutOfReach, SpareReady, Inspected>;
 inline constexpr const char* kEventNames[] = {
-    "started",   "died",     "spawn failed", "pause over", "looked",       "link up",
-    "link down", "received", "interrupted",  "grace over", "out of reach", "spare ready"};
+    "started",      "died",        "spawn failed", "pause over",  "looked",
+    "link up",      "link down",   "received",     "interrupted", "grace over",
+    "out of reach", "spare ready", "inspected"};
 static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
 
 // What must be done.
@@ -108,6 +116,10 @@ struct WantPause {    // Deliver PauseOver once, `how_long` later.
 struct LeaveAddresses {  // Leave this book for the workers of this host, in place of the last.
   wire::Addresses addresses;
 };
+struct Inspect {  // Find out what this process does, without its help, and answer with Inspected.
+  Process process = 0;
+  std::string node_id;  // Its place.
+};
 struct Say {
   wire::Reason reason;
 };
@@ -128,7 +140,7 @@ struct Exit {  // End the agent, once its messages are sent. No process of it ru
   bool drained = false;     // The job goes on without this agent.
 };
 using Action = std::variant<Spawn, Promote, Send, Kill, WantGrace, WantPause, Say, Exit,
-                            LeaveAddresses, Stay, Log>;
+                            LeaveAddresses, Stay, Log, Inspect>;
 using Actions = std::vector<Action>;
 
 }  // namespace holdfast::agent

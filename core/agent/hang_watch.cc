@@ -26,7 +26,8 @@ void HangWatch::receive(const wire::Evict& m) {
   for (const auto& place : job_.places) {
     if (place.node_id == m.node_id && place.incarnation == m.incarnation && place.process != 0) {
       rehearsals_.call_off();
-      killed_.emplace(place.process, wire::Ending::Kind::kWasSilent);
+      killed_.emplace(place.process,
+                      m.is_hung ? wire::Ending::Kind::kWasHung : wire::Ending::Kind::kWasSilent);
       job_.kill(place.process);
     }
   }

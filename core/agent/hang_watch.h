@@ -1,6 +1,6 @@
 // Ends processes that hang: those that a signal has stopped, and those that the scheduler has found
-// silent. A process that hangs holds up all ranks and may never go on. It is killed before it is
-// replaced: alive, it could wake up and write into its successor's arena.
+// silent or hung. A process that hangs holds up all ranks and may never go on. It is killed before
+// it is replaced: alive, it could wake up and write into its successor's arena.
 #pragma once
 
 #include <map>

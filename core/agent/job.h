@@ -96,7 +96,7 @@ struct Job {
   std::uint64_t next_pause = 1;
   LinkState link = LinkState::kNever;
   bool are_places_told = false;  // The scheduler was sent the newest places,
-  bool are_spares_told = true;   // and the newest spares and verdicts.
+  bool is_rest_told = true;      // and all else of its AgentState.
   Actions actions;
 
   void enter(State next);

@@ -13,7 +13,7 @@ Actions Machine::step(const Event& event) {
   if (job_.state != State::kExited) {
     std::visit([&](const auto& e) { on(e); }, event);
     rehearsals_.maybe_begin();
-    reporter_.report_changed_spares();
+    reporter_.report_changes();
     shutdown_.maybe_exit(rehearsals_.under_way());
   }
   // Messages go first: starting a process takes milliseconds, while other ranks wait for the
@@ -50,6 +50,11 @@ void Machine::on(const Died& died) {
   } else {
     placement_.explain(e);
   }
+}
+
+void Machine::on(const Looked& e) {
+  hangs_.on(e);
+  stalls_.on(e);
 }
 
 void Machine::on(const SpawnFailed& e) {

@@ -18,6 +18,7 @@
 #include "core/agent/reporter.h"
 #include "core/agent/shutdown.h"
 #include "core/agent/spares.h"
+#include "core/agent/stall_watch.h"
 #include "wire/messages.h"
 
 namespace holdfast::agent {
@@ -39,7 +40,7 @@ class Machine {
   void on(const Died& e);
   void on(const SpawnFailed& e);
   void on(const PauseOver& e);
-  void on(const Looked& e) { hangs_.on(e); }
+  void on(const Looked& e);
   void on(const LinkUp& e);
   void on(const LinkDown&) { job_.link = LinkState::kDown; }
   void on(const Received& e);
@@ -47,11 +48,13 @@ class Machine {
   void on(const GraceOver& e) { shutdown_.on(e); }
   void on(const OutOfReach& e) { shutdown_.on(e); }
   void on(const SpareReady& e) { spares_.ready(e.process); }
+  void on(const Inspected& e) { stalls_.on(e); }
 
   void receive(const wire::JobProgress& m);
   void receive(const wire::JobEnded& m) { shutdown_.receive(m); }
   void receive(const wire::Refused& m) { shutdown_.receive(m); }
   void receive(const wire::Evict& m) { hangs_.receive(m); }
+  void receive(const wire::Inspect& m) { stalls_.receive(m); }
   void receive(const wire::Places& m) { placement_.receive(m); }
   void receive(const wire::Addresses& m);
   void receive(const wire::Waiting& m);
@@ -63,7 +66,8 @@ class Machine {
   Shutdown shutdown_{job_, spares_};
   RehearsalRunner rehearsals_{job_, spares_, shutdown_};
   HangWatch hangs_{job_, rehearsals_};
-  Reporter reporter_{job_, spares_, rehearsals_};
+  StallWatch stalls_{job_};
+  Reporter reporter_{job_, spares_, rehearsals_, stalls_};
   Placement placement_{job_, spares_, shutdown_, rehearsals_, reporter_};
   Version version_ = 0;  // The newest step that all ranks have made.
   AddressBook book_;     // Where the ranks are, as the scheduler has said last.

@@ -19,6 +19,7 @@ std::int32_t exit_code(const wire::Ending& ending) {
       return 128 + ending.code;
     case wire::Ending::Kind::kWasStopped:
     case wire::Ending::Kind::kWasSilent:
+    case wire::Ending::Kind::kWasHung:
       return kKilled;
     default:
       return 255;

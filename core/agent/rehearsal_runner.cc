@@ -91,7 +91,7 @@ void RehearsalRunner::pause_over(std::uint64_t pause) {
 
 void RehearsalRunner::conclude(wire::RehearsalState verdict) {
   auto [told, ends_job] = rehearsals_.conclude(std::move(verdict), places(), pauses());
-  job_.are_spares_told = false;
+  job_.is_rest_told = false;
   if (!told) return;
   if (told->kind == wire::Reason::Kind::kRehearsalSkipped) {
     job_.emit(Log{*std::move(told)});

@@ -19,12 +19,13 @@ void Reporter::report() {
   state.takes = static_cast<std::uint32_t>(std::max(0, options.takes));
   state.spares = spares_.states();
   state.rehearsals = rehearsals_.verdicts();
-  job_.are_places_told = job_.are_spares_told = job_.link == LinkState::kUp;
+  state.standing = stalls_.standing();
+  job_.are_places_told = job_.is_rest_told = job_.link == LinkState::kUp;
   job_.send(std::move(state));
 }
 
-void Reporter::report_changed_spares() {
-  const bool is_due = !job_.are_spares_told && job_.link == LinkState::kUp;
+void Reporter::report_changes() {
+  const bool is_due = !job_.is_rest_told && job_.link == LinkState::kUp;
   if (is_due && job_.state == State::kRunning) report();
 }
 

@@ -31,7 +31,7 @@ void Spares::wait_for_places(std::int32_t places) {
 void Spares::add(const std::string& node_id) {
   const Spare spare{job_.new_process(), job_.prng.next(), node_id};
   spares_.push_back(spare);
-  job_.are_spares_told = false;
+  job_.is_rest_told = false;
   Spawn spawn{spare.process, Role::kSpare, node_id, 0, spare.incarnation};
   spawn.prepares = job_.waits_for_places();
   job_.emit(spawn);
@@ -87,7 +87,7 @@ void Spares::ready(Process process) {
   for (auto& spare : spares_) {
     if (spare.process != process || spare.is_ready) continue;
     spare.is_ready = true;
-    job_.are_spares_told = false;
+    job_.is_rest_told = false;
   }
 }
 
@@ -95,7 +95,7 @@ void Spares::died(const Died& e) {
   const auto spare = find(e.process);
   const std::string node_id = spare->node_id;
   spares_.erase(spare);
-  job_.are_spares_told = false;
+  job_.is_rest_told = false;
   if (job_.state != State::kRunning || !is_needed(node_id)) return;
   if (++failures_ > job_.options.max_restarts) {
     job_.emit(Say{{.kind = Reason::Kind::kSparesGivenUp, .ending = e.ending, .count = failures_}});
@@ -111,7 +111,7 @@ void Spares::not_started(const SpawnFailed& e) {
     owed_.push_back({job_.pause(failures_ - 1), kForNoStep, spare->node_id});
   }
   spares_.erase(spare);
-  job_.are_spares_told = false;
+  job_.is_rest_told = false;
 }
 
 void Spares::pause_over(std::uint64_t pause) {

@@ -22,9 +22,10 @@ struct Agent {
   // Places in its table that another agent has, which may be lost.
   std::vector<wire::PlaceState> asks;
   bool has_others = false;  // Its table also has places that it has lost for good.
-  std::uint32_t takes = 0;  // As in wire::AgentState, as are the next two.
+  std::uint32_t takes = 0;  // As in wire::AgentState, as are the next three.
   std::vector<wire::SpareState> spares;
   std::vector<wire::RehearsalState> rehearsals;
+  std::vector<wire::StandingState> standing;
   bool is_told = false;  // false: its first table has not come yet.
   Instant heard{};
   Duration gap{};                   // Longest time between two messages; old ones count ever less.

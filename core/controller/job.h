@@ -28,6 +28,8 @@ struct Options {
   Duration replacement_timeout{};  // How long a lost rank's successor is waited for.
   // Least silence after which one of several hosts counts as lost; 0: hosts are not watched.
   Duration host_silence{};
+  // How long the others may wait for a rank before its agent ends it; 0: without a limit.
+  Duration hang_timeout{};
   bool by_agent = false;  // An agent has started this scheduler, and would start a successor.
   std::string own_host;   // This scheduler's host, as in Register.
   // Prefix of Register::memory of processes under this scheduler's kernel, which share its clock.

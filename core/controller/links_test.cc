@@ -85,7 +85,8 @@ std::vector<Word> words() {
           {wire::Move{.from = "h"}, {PeerKind::kObserver}},
           {wire::Moved{}, {}},
           {wire::Addresses{}, {}},
-          {wire::AskAddresses{}, {worker, agent}}};
+          {wire::AskAddresses{}, {worker, agent}},
+          {wire::Inspect{}, {}}};
 }
 
 TEST_F(LinksTest, EachKindOfProcessSaysOnlyWhatIsForIt) {

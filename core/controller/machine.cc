@@ -62,6 +62,10 @@ std::optional<Reason> too_much(const wire::AgentState& m, std::size_t places) {
   for (const auto& rehearsal : m.rehearsals) {
     if (!why) why = excess({&rehearsal.node_id});
   }
+  if (!why) why = more_than(m.standing.size(), places, "ranks that stand still");
+  for (const auto& standing : m.standing) {
+    if (!why) why = excess({&standing.node_id});
+  }
   return why;
 }
 
@@ -93,6 +97,7 @@ std::optional<Instant> Machine::deadline() const {
   consider(job_.roster.deadline());
   consider(recovery_.deadline());
   consider(hosts_.deadline());
+  consider(stalls_.deadline());
   return next;
 }
 
@@ -150,6 +155,7 @@ void Machine::on(const TimePassed&) {
   hosts_.check();
   membership_.check_leases();
   recovery_.maybe_tell_progress();
+  stalls_.check();
   if (const auto patience = rendezvous_.deadline(); patience && job_.now >= *patience) {
     job_end_.end(false, {.kind = Reason::Kind::kNotFormedInTime, .awaited = rendezvous_.awaited()});
   }
@@ -265,6 +271,7 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   agent.takes = m.takes;
   agent.spares = m.spares;
   agent.rehearsals = m.rehearsals;
+  stalls_.hear(std::exchange(agent.standing, m.standing), agent);
   hosts_.hear(agent);
   hosts_.look_at(job_.now + job_.options.host_silence);
   if (agent.book != addresses_.name()) {

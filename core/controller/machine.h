@@ -17,6 +17,7 @@
 #include "core/controller/owners.h"
 #include "core/controller/recovery.h"
 #include "core/controller/rendezvous.h"
+#include "core/controller/stalls.h"
 #include "core/controller/transfers.h"
 #include "wire/formation.h"
 #include "wire/messages.h"
@@ -48,6 +49,8 @@ class Machine {
   [[nodiscard]] const std::map<Link, Peer>& peers() const { return job_.connections.all(); }
   [[nodiscard]] const std::map<Link, Agent>& agents() const { return job_.agents.here(); }
   [[nodiscard]] bool waits_for_place(const std::string& node_id, std::int64_t pid) const;
+  // Which ranks hold up the others (kHoldsUp).
+  [[nodiscard]] std::vector<wire::Reason> held_up_by() const { return stalls_.named(); }
   // How many members the rules have looked at so far: the part of the work that grows with the job.
   [[nodiscard]] std::uint64_t looks() const { return job_.roster.looks(); }
   // The processes that have come before the ranks are given, by node id.
@@ -96,6 +99,7 @@ class Machine {
   Transfers transfers_{job_, job_end_, rendezvous_, owners_};
   HostWatch hosts_{job_, membership_, owners_};
   Recovery recovery_{job_, job_end_, rendezvous_, membership_, transfers_};
+  Stalls stalls_{job_};
 };
 
 }  // namespace holdfast::controller

@@ -143,11 +143,12 @@ void Recovery::proven(Rank rank, Version version) {
 void Recovery::receive(Link link, const wire::Progress& m) {
   const Rank rank = connections_.rank_at(link);
   if (rank == kNoRank || formation_.stage != Stage::kRunning) return;
-  if (m.generation != formation_.generation || roster_.at(rank).seat.finished) return;
-  if (m.version < roster_.at(rank).version)
-    return disbelieve(rank, m.version, roster_.at(rank).version);
-  roster_.set_version(roster_.at(rank), m.version);
-  roster_.set_loss(roster_.at(rank), loss_ = m.loss);
+  const Member& member = roster_.at(rank);
+  if (m.generation != formation_.generation || member.seat.finished) return;
+  if (m.version < member.version) return disbelieve(rank, m.version, member.version);
+  if (m.version > member.version) roster_.set_stepped(member, job_.now);
+  roster_.set_version(member, m.version);
+  roster_.set_loss(member, loss_ = m.loss);
   reach(m.version);
   proven(rank, m.version);
   if (!progress_told_) progress_told_.emplace();

@@ -56,6 +56,7 @@ struct Member {
   std::optional<Instant> timer{};   // When its silence is checked next; never after it counts.
   Version version = 0;              // The newest that it has said or was ordered to reach.
   double loss = 0;
+  Instant stepped{};  // When it has last told of a newer version.
   bool is_free = false;  // The agent that owns the place counts as lost.
   bool is_there = true;  // No NotThere has come since it registered.
 
@@ -126,6 +127,7 @@ class Roster {
   void advance(const Member& member, SeatEvent event);
   void set_version(const Member& member, Version version);
   void set_loss(const Member& member, double loss) { own(member).loss = loss; }
+  void set_stepped(const Member& member, Instant now) { own(member).stepped = now; }
   void hear(const Member& member, Instant now);
 
   // The ranks whose silence counts from now on. All other members are checked again later.

@@ -43,6 +43,7 @@ class Run:
     max_restarts: int
     spares: str  # A number, or "all".
     strict_rehearsals: bool
+    hang_timeout: float
     master_addr: str
     master_port: int
     sched_port: int
@@ -117,6 +118,13 @@ def _parser() -> argparse.ArgumentParser:
         "strict_rehearsals",
         action="store_true",
         help="a rehearsal that finds other bits than its rank ends the job",
+    )
+    option(
+        "hang_timeout",
+        type=float,
+        default=0.0,
+        help="how many seconds the others may wait for a rank that lives before it is replaced; 0: "
+        "it is only named",
     )
     option("log_dir", default="holdfast-logs", help="gets worker_<rank>.log and scheduler.log")
     option("redirects", "-r", help="3: output goes to --log-dir only")
@@ -233,6 +241,7 @@ def parse(argv: Sequence[str]) -> Run:
         max_restarts=options.max_restarts,
         spares=options.spares,
         strict_rehearsals=options.strict_rehearsals,
+        hang_timeout=options.hang_timeout,
         master_addr=options.master_addr or nodes.address,
         master_port=nodes.master_port,
         sched_port=nodes.port,

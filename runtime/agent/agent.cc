@@ -72,6 +72,7 @@ class Agent {
                        kind == wire::Reason::Kind::kRehearsalWrong;
     options_.terminal->say((warns ? "WARNING: " : "") + wording::in_words(action.reason));
   }
+  void carry_out(const agent::Inspect& action);
   void carry_out(const agent::Log& action);
   void carry_out(const agent::Stay& action);
   void carry_out(const agent::Exit& action);
@@ -87,6 +88,7 @@ class Agent {
   agent::Machine machine_;
   LogFolder logs_;
   Children children_;
+  Inspector inspector_;
   io::Trace trace_;
   SchedulerLink link_{
       loop_,
@@ -200,7 +202,9 @@ Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<vo
                                   {"detected_ns", died.detected_ns}});
             step(std::move(died));
           },
-          [this](agent::SpareReady ready) { step(ready); }) {
+          [this](agent::SpareReady ready) { step(ready); }),
+      inspector_(loop_, options.launcher,
+                 [this](agent::Inspected found) { step(std::move(found)); }) {
   // prepare() has checked the folder. If it has vanished since, the trace is lost, but the job
   // runs.
   if (auto trace = open_trace(launch.settings, "agent")) trace_ = *trace;
@@ -268,7 +272,8 @@ void Agent::carry_out(const agent::WantPause& action) {
 void Agent::look() {
   const Instant now = io::Loop::now();
   agent::Looked seen{.stopped = children_.stopped(),
-                     .on_time = now < looked_ + 2 * agent::kLookEvery};
+                     .on_time = now < looked_ + 2 * agent::kLookEvery,
+                     .whereabouts = children_.whereabouts()};
   looked_ = now;
   step(std::move(seen));
   loop_.after(agent::kLookEvery, [this] { look(); });
@@ -278,6 +283,11 @@ void Agent::look() {
 void Agent::beat() {
   if (machine_.beats()) link_.send(wire::Heartbeat{});
   loop_.after(kBeat, [this] { beat(); });
+}
+
+void Agent::carry_out(const agent::Inspect& action) {
+  auto subject = children_.subject(action.process, action.node_id);
+  if (subject.pid != 0) inspector_.begin(std::move(subject));
 }
 
 void Agent::carry_out(const agent::Log& action) {

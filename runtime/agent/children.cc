@@ -158,6 +158,7 @@ Status Children::spawn(const agent::Spawn& what) {
   if (what.role == agent::Role::kSpare) starting_.add(what.process, child->pid, running.lifeline);
   if (what.role == agent::Role::kRehearsal) starting_.add(what.process, child->pid, "");
   running.child = std::move(*child);
+  running.board = os::lifeline_board(running.lifeline);
   running_[what.process] = std::move(running);
   try {
     watch(what.process);
@@ -320,6 +321,25 @@ std::set<agent::Process> Children::stopped() {
     if (child || trainer) found.insert(process);
   }
   return found;
+}
+
+std::map<agent::Process, Whereabouts> Children::whereabouts() {
+  std::map<agent::Process, Whereabouts> all;
+  for (const auto& [process, running] : running_) {
+    if (running.trainer != 0) all[process] = os::whereabouts_on(*running.board);
+  }
+  return all;
+}
+
+Inspector::Subject Children::subject(agent::Process process, const std::string& node_id) const {
+  const auto found = running_.find(process);
+  if (found == running_.end()) return {};
+  const Running& running = found->second;
+  return {.process = process,
+          .pid = running.trainer,
+          .stack_command = options_.launcher->stack_command(running.trainer, options_.environment),
+          .output = cat(options_.job_directory, "/stack-", ::getpid(), '-', process),
+          .log = cat(options_.logs->path(), "/stack_", node_id, ".log")};
 }
 
 pid_t Children::pid_of(agent::Process process) const {

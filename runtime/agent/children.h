@@ -23,8 +23,10 @@
 #include "core/agent/machine.h"
 #include "io/loop.h"
 #include "os/fd.h"
+#include "os/lifeline.h"
 #include "os/process.h"
 #include "os/spawn.h"
+#include "runtime/agent/inspector.h"
 #include "runtime/agent/launcher.h"
 #include "runtime/agent/log_folder.h"
 #include "runtime/agent/rehearsal_folders.h"
@@ -66,6 +68,11 @@ class Children {
   // The processes that a signal (SIGSTOP) has stopped. Not counted: processes in a debugger, and
   // those that the last call found stopped as well but that ran in between (cpulimit).
   [[nodiscard]] std::set<agent::Process> stopped();
+  // Where the processes are that hold their lifelines.
+  [[nodiscard]] std::map<agent::Process, Whereabouts> whereabouts();
+  // What the Inspector has to know of a process; its pid is 0 if it does not run.
+  [[nodiscard]] Inspector::Subject subject(agent::Process process,
+                                           const std::string& node_id) const;
   [[nodiscard]] std::size_t running() const { return running_.size(); }
 
  private:
@@ -88,6 +95,7 @@ class Children {
     bool idle = false;      // A spare that runs at idle priority, at least at times.
     std::string rehearses;  // The place that is rehearsed; empty: no rehearsal.
     std::unique_ptr<Watcher> watcher;
+    std::shared_ptr<os::Board> board;  // Of its lifeline.
   };
 
   void watch(agent::Process process);

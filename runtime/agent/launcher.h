@@ -4,6 +4,8 @@
 // derives from it (apps/python).
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +29,9 @@ struct Start {
   std::string predecessor;
 };
 
+// How many frames of a stack stand in a sentence.
+inline constexpr int kFramesSaid = 8;
+
 class Launcher {
  public:
   Launcher() = default;
@@ -47,6 +52,11 @@ class Launcher {
   // Whether this reason is a refusal by Holdfast itself, which would end every further process,
   // too.
   [[nodiscard]] virtual bool is_final(std::string_view /*reason*/) const { return false; }
+  // The words of a command that prints the stack of a process of this kind, without its help;
+  // empty: none is installed. `environment`: that of the job's processes.
+  [[nodiscard]] virtual Words stack_command(pid_t pid, const Words& environment) const;
+  // The innermost frames in what that command has printed, for a sentence; empty: none.
+  [[nodiscard]] virtual std::string stack_in(std::string_view printed) const;
 };
 
 }  // namespace holdfast::runtime

@@ -2,6 +2,7 @@
 #include "runtime/jobs/agent_watch.h"
 
 #include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -21,6 +22,10 @@ AgentWatch::AgentWatch(const config::Settings& settings) {
   if (!agent || os::pid_namespace() != agent->pid_namespace) return;
   agent_ = agent->pid;
   start_time_ = agent->start_time;
+}
+
+void AgentWatch::let_it_look() const {
+  if (agent_ > 0) (void)::prctl(PR_SET_PTRACER, agent_, 0, 0, 0);
 }
 
 void AgentWatch::follow() const {

@@ -27,6 +27,9 @@ class AgentWatch {
   [[nodiscard]] bool gone() const {
     return agent_ > 0 && !os::same_process_alive(agent_, start_time_);
   }
+  // Lets the agent, and what it starts, look at this process's stack, where the kernel lets nobody
+  // look at another's process (Yama).
+  void let_it_look() const;
   // Ends this process's group, as its agent would: this process, its wrapper, and what they
   // started.
   [[noreturn]] void follow() const;

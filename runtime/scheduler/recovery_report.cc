@@ -132,6 +132,7 @@ std::optional<RecoveryReport> RecoveryLog::note(Instant now, const controller::N
       break;
     case Kind::kRefused:
     case Kind::kTaken:
+    case Kind::kHeldUp:
       break;
   }
   return finished;

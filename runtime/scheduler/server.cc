@@ -45,6 +45,7 @@ controller::Options machine_options(const Opened& opened) {
           .lease = settings.node_timeout,
           .replacement_timeout = settings.replacement_timeout,
           .host_silence = settings.host_timeout,
+          .hang_timeout = settings.hang_timeout,
           .by_agent = settings.attempt != 0,
           .own_host = os::host_name(),
           .boot = os::boot_name(),
@@ -229,6 +230,7 @@ void Server::carry_out(const Note& action) {
   }
   const std::string text = wording::in_words(action.reason);
   if (action.kind == Note::Kind::kFault) say(cat("fault: ", text));
+  if (action.kind == Note::Kind::kHeldUp) say(text);
   if (action.kind == Note::Kind::kRefused) say(cat("refused: ", text));
   if (action.kind == Note::Kind::kTaken) {
     if (const auto line = taken_.note(action)) say(*line);
@@ -330,6 +332,8 @@ void Server::note_in_trace(const Note& note) {
       return event("how");
     case Note::Kind::kRefused:
       return event("refused");
+    case Note::Kind::kHeldUp:
+      return event("held up");
     case Note::Kind::kTaken:
       return;  // Not traced: a process may ask again and again.
   }

@@ -1,9 +1,11 @@
 #include "runtime/scheduler/status.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "io/loop.h"
 #include "wording/reasons.h"
 
 namespace holdfast::runtime {
@@ -48,6 +50,12 @@ const char* state_of(const controller::Member& member, Stage stage) {
   return member.joined ? "stopped" : "preparing";
 }
 
+// Seconds since the rank told of its newest step; null: it has told of none.
+nlohmann::ordered_json age_of_step(const controller::Member& member) {
+  if (member.stepped == Instant{}) return nullptr;
+  return std::chrono::duration<double>(io::Loop::now() - member.stepped).count();
+}
+
 nlohmann::ordered_json describe(const controller::Member& member, Rank rank, Stage stage) {
   return {{"rank", rank == kNoRank ? nullptr : nlohmann::ordered_json(rank)},
           {"node_id", member.seat.node_id},
@@ -55,6 +63,7 @@ nlohmann::ordered_json describe(const controller::Member& member, Rank rank, Sta
           {"host", member.seat.host},
           {"state", state_of(member, stage)},
           {"version", member.version},
+          {"step_age_s", age_of_step(member)},
           {"loss", std::isfinite(member.loss) ? nlohmann::ordered_json(member.loss) : nullptr}};
 }
 
@@ -104,6 +113,10 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
                              {"state", waits ? "waits" : "was refused"},
                              {"why", why}});
   }
+  auto holds_up = nlohmann::ordered_json::array();
+  for (const auto& reason : machine.held_up_by()) {
+    holds_up.push_back({{"rank", reason.rank}, {"sentence", wording::in_words(reason)}});
+  }
   auto recoveries = nlohmann::ordered_json::array();
   for (const auto& report : reports) {
     auto json = nlohmann::ordered_json::parse(report, nullptr, false);
@@ -121,6 +134,7 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
                                        {"ranks", ranks},
                                        {"spares", spares},
                                        {"rehearsals", rehearsals},
+                                       {"holds_up", holds_up},
                                        {"without_place", without_place},
                                        {"recovery_reports", recoveries}};
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

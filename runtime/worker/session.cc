@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "collective/current_generation.h"
 #include "io/loop.h"
+#include "os/lifeline.h"
 #include "os/slice.h"
 #include "runtime/worker/private_copies.h"
 #include "runtime/worker/recorder.h"
@@ -49,6 +50,7 @@ struct Session::Parts {
         store(std::move(s)),
         regions(std::make_shared<collective::Regions>(identity.directory, identity.rank)),
         current(std::make_shared<collective::CurrentGeneration>(current_options(w, identity))),
+        board(os::lifeline_board(w.settings().lifeline)),
         queue(std::make_shared<collective::Queue>([this] { sums_thread = ::gettid(); },
                                                   [this] { worker.tell(trainer::SumsIdle{}); })) {}
 
@@ -59,6 +61,7 @@ struct Session::Parts {
   [[nodiscard]] bool needs_beginning(const trainer::Repair& work) const;
   void do_work(const trainer::Repair& work);
   void do_work(const trainer::Unstage&) { store->unstage(); }
+  void now(Doing doing) const { board->doing.store(doing, std::memory_order_relaxed); }
   void do_work(const trainer::JoinGroup& work);
   void do_work(const trainer::LeaveGroup&);
   void do_work(const trainer::AwaitSums&);
@@ -95,6 +98,7 @@ struct Session::Parts {
   std::unique_ptr<StateStore> store;
   std::shared_ptr<collective::Regions> regions;
   std::shared_ptr<collective::CurrentGeneration> current;
+  std::shared_ptr<os::Board> board;  // For this host's agent.
   std::function<void(Generation)> on_stop;
   std::atomic<pid_t> sums_thread = 0;  // The queue's thread; 0: it has not begun.
   arena::Position begin_position;
@@ -157,6 +161,7 @@ bool Session::Parts::needs_beginning(const trainer::Repair& work) const {
 }
 
 void Session::Parts::do_work(const trainer::Repair& work) {
+  now(Doing::kRecovering);
   Status repaired;
   if (work.order.moved) store->forget_held();
   switch (work.order.act) {
@@ -194,12 +199,14 @@ Group::Options Session::Parts::group_options(Generation formed) {
                          .regions = regions,
                          .layout = worker.neighbours().layout(),
                          .agreed = static_cast<std::uint64_t>(worker.settings().replicas)};
+  options.come_to = {board, &board->operations};
   options.join_timeout =
       std::chrono::duration_cast<std::chrono::milliseconds>(worker.settings().replacement_timeout);
   return options;
 }
 
 void Session::Parts::do_work(const trainer::JoinGroup& work) {
+  now(Doing::kRecovering);
   generation = work.generation;
   const Instant began = io::Loop::now();
   auto options = group_options(generation);
@@ -221,6 +228,7 @@ void Session::Parts::do_work(const trainer::JoinGroup& work) {
     return worker.tell(trainer::NotFormed{error.blame == Blame::kUser, error.what, held, linked});
   }
   group = *std::move(formed);
+  board->generation.store(generation, std::memory_order_relaxed);
   current->formed(group);
   // The sums thread gets its usual slice back for steps.
   if (sums_thread != 0) os::take_usual_slice(sums_thread);
@@ -264,32 +272,38 @@ Status Session::Parts::join_copies(const collective::Layout& layout, const std::
 }
 
 void Session::Parts::do_work(const trainer::LeaveGroup&) {
+  now(Doing::kRecovering);
   drop_group();
   worker.tell(trainer::LeftGroup{});
 }
 
 void Session::Parts::do_work(const trainer::AwaitSums&) {
+  now(Doing::kSumming);
   wait_for_sums();
   worker.tell(trainer::SumsDone{outcome_of(mark), mark == Outcome::kDone ? "" : group->why()});
 }
 
 void Session::Parts::do_work(const trainer::Stage& work) {
+  now(Doing::kStaging);
   store->stage(work.version, *step);
   worker.tell(trainer::Staged{});
 }
 
 void Session::Parts::do_work(const trainer::ExchangeCopies& work) {
+  now(Doing::kCopying);
   if (!copies->exchange(work.version)) note(Outcome::kAborted);
   worker.tell(trainer::CopiesExchanged{outcome_of(mark), store->holding().held});
 }
 
 void Session::Parts::do_work(const trainer::Arrive&) {
+  now(Doing::kCommitting);
   if (auto* rehearsal = worker.rehearsal()) rehearsal->arrive();  // A rehearsal ends here.
   note(idle_group().barrier());
   worker.tell(trainer::Arrived{outcome_of(mark), mark == Outcome::kDone ? "" : group->why()});
 }
 
 void Session::Parts::do_work(const trainer::Update&) {
+  now(Doing::kUpdating);
   store->update(static_cast<std::size_t>(worker.settings().update_threads));
   worker.note_step(version());
   trace_step();
@@ -427,6 +441,7 @@ Result<Met> Session::meet(const arena::Position& position) {
   const auto result = p.go_on(false);
   if (!result) return Met::kToFill;
   if (result->what != What::kJoined) return p.error_of(*result);
+  p.now(Doing::kBetween);
   p.generation = p.worker.generation();
   return Met::kJoined;
 }
@@ -451,6 +466,7 @@ Result<Began> Session::begin_step() {
   p.mark = Outcome::kDone;
   const auto result = p.call(trainer::StepBegun{p.group && p.group->aborted()});
   p.generation = p.worker.generation();
+  p.now(Doing::kComputing);
   switch (result.what) {
     case What::kBegun:
       return Began::kAtOnce;
@@ -521,6 +537,7 @@ Result<Ended> Session::end_step(const arena::StagedStep& step, double loss, std:
   p.samples = samples;
   const auto result = p.call(trainer::StepEnded{loss});
   p.generation = p.worker.generation();
+  p.now(Doing::kBetween);
   p.end_sample(result.what == What::kCommitted || result.what == What::kCommittedByPlan);
   switch (result.what) {
     case What::kCommitted:
@@ -571,6 +588,7 @@ Status Session::end() {
                  "this rank ends, and was asked for the version 0 with which all begin"};
   }
   if (std::exchange(p.ended, true)) return {};
+  p.now(Doing::kEnded);
   if (p.group) p.idle_group().leave();
   p.worker.trace().event("end", {{"rank", p.identity.rank}, {"version", p.version()}});
   return p.worker.end();

@@ -125,6 +125,7 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
     if (const auto with = with_program_tls(settings); !with) return with.error();
   }
   auto control = std::make_unique<Control>(settings);
+  control->agent.let_it_look();
   auto lifeline = LifelineHolder::start(settings);
   if (!lifeline) return lifeline.error();
   held_lifeline() = *std::move(lifeline);

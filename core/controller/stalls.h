@@ -1,0 +1,74 @@
+// Says which rank holds up the others, and has its agent end it if that was asked for.
+//
+// Each agent tells which of its ranks stand still (wire::StandingState). A rank that waits has come
+// to a later operation of all ranks than the one that it waits for. So whoever stands at the
+// earliest operation holds up all who stand at a later one. After a fault, whoever still stands in
+// an older generation holds up the recovery. If all stand at the same operation, nobody
+// waits for anybody: all evaluate, or compile. Who has ended its training waits as well, for the
+// job's end.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "core/controller/job.h"
+#include "wire/messages.h"
+
+namespace holdfast::controller {
+
+// Agents notice the same standstill at slightly different times: so long they are waited for.
+inline constexpr Duration kGather = std::chrono::milliseconds(50);
+// How long an agent may take to say what a process does.
+inline constexpr Duration kInspection = std::chrono::milliseconds(700);
+// How long a generation must be under way before a rank that stands in an older one counts: its
+// agent may not have looked since.
+inline constexpr Duration kNextLook = std::chrono::seconds(1);
+// How long a rank is waited for by ranks that have all ended before it is named: the last one may
+// write a checkpoint.
+inline constexpr Duration kLastOnes = std::chrono::seconds(60);
+// How many ranks are named at a time.
+inline constexpr std::size_t kNamed = 3;
+
+class Stalls {
+ public:
+  explicit Stalls(Job& job) : job_(job) {}
+
+  void hear(const std::vector<wire::StandingState>& before, const Agent& now);
+  void check();
+  [[nodiscard]] std::optional<Instant> deadline() const { return look_at_; }
+  // The ranks that hold up others and were named, as told to the agents.
+  [[nodiscard]] std::vector<wire::Reason> named() const;
+
+ private:
+  struct Blocker {
+    Incarnation incarnation = 0;
+    wire::StandingState state;
+    Link agent = 0;
+    Instant since{};
+    Duration patience{};           // How long it must have held up the others to be named.
+    std::int64_t waiting = 0;      // Ranks that wait for it, or have ended.
+    bool may_be_ended = false;     // Some rank waits: the last one may be writing a checkpoint.
+    std::optional<Instant> asked;  // When its agent was asked what it does.
+    bool is_told = false;
+    bool is_evicted = false;
+  };
+
+  [[nodiscard]] std::map<Rank, Blocker> standing() const;
+  [[nodiscard]] std::map<Rank, Blocker> blockers() const;
+  void follow(Rank rank, Blocker& blocker);
+  [[nodiscard]] wire::Reason reason(Rank rank, const Blocker& blocker) const;
+  void look_at(Instant when);
+
+  Job& job_;
+  std::optional<Instant> look_at_;
+  std::map<Rank, Blocker> blockers_;
+  Generation generation_ = 0;  // The newest, as far as check() has seen,
+  Instant began_{};            // and since when.
+  // The longest standstill of each rank that was named and went on by itself. It is named again
+  // only if it stands for twice as long: an evaluation comes back in each epoch.
+  std::map<Rank, Duration> harmless_;
+};
+
+}  // namespace holdfast::controller

@@ -1,0 +1,151 @@
+// Which rank holds up the others, and when its agent is to end it.
+#include "core/controller/stalls.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "core/controller/machine_for_test.h"
+
+namespace holdfast::controller {
+namespace {
+
+using namespace std::chrono_literals;
+using wire::Reason;
+using wire::Stage;
+
+// Ranks 0 and 1 are on host-1, rank 2 is on host-2.
+class StallsTest : public HostsTest {
+ protected:
+  [[nodiscard]] wire::StandingState at(const std::string& node, std::uint64_t operations,
+                                       const std::string& report = {}) const {
+    return {node, machine_->generation(), operations, 4, Doing::kComputing, 1000, report};
+  }
+  void stand(std::vector<wire::StandingState> on_1, std::vector<wire::StandingState> on_2) {
+    wire::AgentState state{"job", "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}}};
+    state.standing = std::move(on_1);
+    step(Received{90, state});
+    state = {"job", "agent-2", "host-2", {{"2", 3, 1, true}}};
+    state.standing = std::move(on_2);
+    step(Received{91, state});
+  }
+  // All that the first agent was told of ranks that hold up others.
+  [[nodiscard]] std::vector<Reason> named() const {
+    std::vector<Reason> all;
+    for (const auto& message : said_.at(90)) {
+      const auto* waiting = std::get_if<wire::Waiting>(&message);
+      const bool holds = waiting != nullptr && waiting->reason.kind == Reason::Kind::kHoldsUp;
+      if (holds) all.push_back(waiting->reason);
+    }
+    return all;
+  }
+};
+
+TEST_F(StallsTest, WhoStandsAtTheEarliestOperationHoldsUpTheOthers) {
+  stand({at("0", 8), at("1", 8)}, {at("2", 7)});
+  beat(100ms, {90, 91});
+  ASSERT_NE(last<wire::Inspect>(91), nullptr);
+  EXPECT_EQ(*last<wire::Inspect>(91), (wire::Inspect{"2", 3}));
+  EXPECT_EQ(last<wire::Inspect>(90), nullptr);
+  EXPECT_TRUE(named().empty()) << "it is to be found out first what it does";
+  stand({at("0", 8), at("1", 8)}, {at("2", 7, "it spins")});
+  beat(100ms, {90, 91});
+  ASSERT_EQ(named().size(), 1U);
+  const Reason why = named()[0];
+  EXPECT_EQ(why.rank, 2);
+  EXPECT_EQ(why.host, "host-2");
+  EXPECT_EQ(why.total, 2);
+  EXPECT_EQ(why.doing, Doing::kComputing);
+  EXPECT_EQ(why.detail, "it spins");
+  EXPECT_GE(why.count, 1000);
+  EXPECT_LE(why.count, 1500);
+  EXPECT_EQ(machine_->held_up_by().size(), 1U);
+  beat(20s, {90, 91});
+  EXPECT_EQ(named().size(), 1U) << "it is named once";
+  EXPECT_EQ(last<wire::Evict>(91), nullptr) << "nobody has asked for that";
+}
+
+TEST_F(StallsTest, TheLastOneOfAllIsNamedAfterAMinute) {
+  stand({at("0", 8), at("1", 8)}, {});
+  step(Received{3, wire::Finished{machine_->generation(), 4}});
+  const auto all_live = [&](Duration time) {
+    for (const Instant end = now_ + time; now_ < end;) beat(1s, {1, 2, 3, 90, 91});
+  };
+  all_live(50s);
+  EXPECT_TRUE(named().empty());
+  all_live(12s);
+  ASSERT_EQ(named().size(), 2U);
+  EXPECT_EQ(named()[0].total, 1);
+}
+
+TEST_F(StallsTest, AnAgentThatDoesNotAnswerIsNotWaitedForLong) {
+  stand({at("0", 8), at("1", 8)}, {at("2", 7)});
+  beat(kGather + kInspection + 100ms, {90, 91});
+  EXPECT_EQ(named().size(), 1U);
+}
+
+TEST_F(StallsTest, NobodyIsNamedWhileAllDoTheSame) {
+  stand({at("0", 8), at("1", 8)}, {at("2", 8)});
+  beat(10s, {90, 91});
+  EXPECT_EQ(last<wire::Inspect>(91), nullptr);
+  EXPECT_TRUE(named().empty());
+}
+
+TEST_F(StallsTest, ThePlacesOfOthersDoNotCount) {
+  stand({at("0", 8), at("1", 8), at("2", 7)}, {});
+  beat(10s, {90, 91});
+  EXPECT_TRUE(named().empty());
+}
+
+TEST_F(StallsTest, WhoStandsInAnOldGenerationHoldsUpTheRecovery) {
+  auto old = at("2", 9, "it spins");
+  step(Received{
+      90, wire::AgentState{"job", "agent-1", "host-1", {{"0", 4, 2, true}, {"1", 2, 1, true}}}});
+  come(4, who("0", 4, 2, "host-1"));
+  ASSERT_EQ(machine_->stage(), Stage::kStopping);
+  wire::AgentState state{"job", "agent-2", "host-2", {{"2", 3, 1, true}}};
+  state.standing = {old};
+  ASSERT_EQ(old.generation + 1, machine_->generation());
+  step(Received{91, state});
+  beat(2s, {90, 91});
+  ASSERT_EQ(named().size(), 1U);
+  EXPECT_EQ(named()[0].rank, 2);
+  EXPECT_EQ(named()[0].total, 2);
+}
+
+TEST_F(StallsTest, AWaitThatEndedByItselfIsNamedAgainOnlyIfItTakesTwiceAsLong) {
+  stand({at("0", 8), at("1", 8)}, {at("2", 7, "it evaluates")});
+  beat(4s, {90, 91});
+  ASSERT_EQ(named().size(), 1U);
+  stand({}, {});
+  beat(1s, {90, 91});
+  EXPECT_TRUE(machine_->held_up_by().empty());
+  stand({at("0", 18), at("1", 18)}, {at("2", 17, "it evaluates")});
+  beat(5s, {90, 91});
+  EXPECT_EQ(named().size(), 1U);
+  beat(6s, {90, 91});
+  EXPECT_EQ(named().size(), 2U);
+}
+
+TEST_F(StallsTest, AfterTheLimitItsAgentEndsIt) {
+  options_.hang_timeout = 5s;
+  said_.clear();
+  machine_.emplace(options_, std::nullopt);
+  step(Started{});
+  tell(90, "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}});
+  tell(91, "agent-2", "host-2", {{"2", 3, 1, true}});
+  come(1, who("0", 1, 1, "host-1"));
+  come(2, who("1", 2, 1, "host-1"));
+  come(3, who("2", 3, 1, "host-2"));
+  report_all({1, 2, 3});
+  stand({at("0", 8), at("1", 8)}, {at("2", 7, "it spins")});
+  beat(3500ms, {90, 91});
+  EXPECT_EQ(last<wire::Evict>(91), nullptr);
+  beat(1s, {90, 91});
+  ASSERT_NE(last<wire::Evict>(91), nullptr);
+  EXPECT_EQ(*last<wire::Evict>(91), (wire::Evict{"2", 3, true}));
+}
+
+}  // namespace
+}  // namespace holdfast::controller
