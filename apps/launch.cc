@@ -112,7 +112,7 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
       ->check(CLI::Range(-1, 9999));  // -1: not given.
   app.add_option("--log_dir", agent.log_dir,
                  "Folder for scheduler.log, worker_<rank>.log, spare_<n>.log, "
-                 "rehearsal_<rank>.log, recoveries.jsonl; one "
+                 "rehearsal_<rank>.log, stack_<rank>.log, recoveries.jsonl; one "
                  "job's at a time")
       ->capture_default_str();
   app.add_option("--join", arguments.join,

@@ -145,14 +145,14 @@ TEST(Proto, ProtocReadsAndWritesTheFormation) {
       "  node_id: \"a\"\n  host: \"b\"\n  other: \"c\"\n  other_host: \"d\"\n"
       "  detail: \"no \\\"room\\\"\\n\"\n  awaited {\n    kind: AWAITED_NOT_REPAIRED\n"
       "    rank: 2147483647\n    node_id: \"a\"\n    pid: -9223372036854775808\n  }\n"
-      "  awaited {\n    rank: -1\n  }\n}\nsuccess: true\nend {\n"
+      "  awaited {\n    rank: -1\n  }\n  doing: DOING_ENDED\n}\nsuccess: true\nend {\n"
       "  kind: REASON_SPARE_NOT_STARTED\n  rank: -2147483648\n  pid: -9223372036854775808\n"
       "  ending {\n    kind: ENDING_NOT_HEARD\n    code: -2147483648\n  }\n"
       "  count: -9223372036854775808\n  total: 1\n  version: 18446744073709551615\n"
       "  node_id: \"a\"\n  host: \"b\"\n  other: \"c\"\n  other_host: \"d\"\n"
       "  detail: \"no \\\"room\\\"\\n\"\n  awaited {\n    kind: AWAITED_NOT_REPAIRED\n"
       "    rank: 2147483647\n    node_id: \"a\"\n    pid: -9223372036854775808\n  }\n"
-      "  awaited {\n    rank: -1\n  }\n}\ndrained: \"a\"\ndrained: \"\"\n"
+      "  awaited {\n    rank: -1\n  }\n  doing: DOING_ENDED\n}\ndrained: \"a\"\ndrained: \"\"\n"
       "reached: 18446744073709551615\n";
   EXPECT_EQ(protoc("decode", "Formation", encode(extreme_formation())), text);
   EXPECT_EQ(protoc("encode", "Formation", text), encode(extreme_formation()));

@@ -175,12 +175,15 @@ bool Job::kill(const std::string& variable, int number) const {
   return newest != found.end() && ::kill(*newest, number) == 0;
 }
 
-double Job::status(const char* key) const {
+nlohmann::json Job::whole_status() const {
   runtime::FoundJob job{.name = name, .directory = os::runtime_path(name)};
   job.scheduler = runtime::Keeper{.host = "127.0.0.1", .port = port};
   const auto text = query_status(job, std::chrono::seconds(2));
-  if (!text) return -1;
-  const auto json = nlohmann::json::parse(*text, nullptr, false);
+  return text ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
+}
+
+double Job::status(const char* key) const {
+  const auto json = whole_status();
   return json.is_object() && json.contains(key) ? json[key].get<double>() : -1;
 }
 

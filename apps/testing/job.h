@@ -55,6 +55,7 @@ class Job {
 
   // A number at the top level of the status, such as "version". -1: there is no answer.
   [[nodiscard]] double status(const char* key) const;
+  [[nodiscard]] nlohmann::json whole_status() const;  // Null: there is no answer.
   [[nodiscard]] bool reaches(double version) const;
 
   [[nodiscard]] std::string output() const;

@@ -47,13 +47,14 @@ std::map<Rank, Stalls::Blocker> Stalls::blockers() const {
   if (first == all.end()) return {};
   const auto least = place(first->second);
   const bool is_old = least.first < job_.formation.generation;
+  Instant wait_began = job_.now;
   std::size_t waiting = std::erase_if(all, [&](const auto& entry) {
-    return is_old ? entry.second.state.generation == job_.formation.generation
-                  : place(entry.second) != least;
+    const Blocker& other = entry.second;
+    const bool waits =
+        is_old ? other.state.generation == job_.formation.generation : place(other) != least;
+    if (waits) wait_began = std::min(wait_began, other.since);
+    return waits;
   });
-  for (auto& [rank, blocker] : all) {
-    if (is_old) blocker.since = std::max(blocker.since, began_);
-  }
   if (is_old) waiting = static_cast<std::size_t>(job_.roster.world_size()) - all.size();
   const std::size_t ended = job_.roster.in_state(SeatState::kFinished) +
                             job_.roster.in_state(SeatState::kOrphaned) +
@@ -61,6 +62,9 @@ std::map<Rank, Stalls::Blocker> Stalls::blockers() const {
   if (waiting + ended == 0) return {};
   while (all.size() > kNamed) all.erase(std::prev(all.end()));
   for (auto& [rank, blocker] : all) {
+    // The others wait only from when they have come, or since the fault.
+    if (is_old) blocker.since = std::max(blocker.since, began_);
+    if (!is_old && waiting > 0) blocker.since = wait_began;
     blocker.waiting = static_cast<std::int64_t>(is_old ? waiting : waiting + ended);
     blocker.may_be_ended = waiting > 0;
     blocker.patience = is_old ? kNextLook : waiting == 0 ? kLastOnes : Duration{};

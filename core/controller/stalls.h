@@ -46,8 +46,8 @@ class Stalls {
     Incarnation incarnation = 0;
     wire::StandingState state;
     Link agent = 0;
-    Instant since{};
-    Duration patience{};           // How long it must have held up the others to be named.
+    Instant since{};      // Since when it stands; or, in blockers(), since when the others wait.
+    Duration patience{};  // How long it must have held up the others to be named.
     std::int64_t waiting = 0;      // Ranks that wait for it, or have ended.
     bool may_be_ended = false;     // Some rank waits: the last one may be writing a checkpoint.
     std::optional<Instant> asked;  // When its agent was asked what it does.

@@ -333,7 +333,7 @@ void Server::note_in_trace(const Note& note) {
     case Note::Kind::kRefused:
       return event("refused");
     case Note::Kind::kHeldUp:
-      return event("held up");
+      return event("held_up");
     case Note::Kind::kTaken:
       return;  // Not traced: a process may ask again and again.
   }

@@ -2,11 +2,13 @@
 // are a pure function of (rank, step, parameters), so a run has one right result, bit for bit.
 //
 //   toy --steps N --out DIR [--optimizer sgd|momentum|adam|adamw] [--elements E] [--pause US]
-//       [--private own|same] [--hold STEP] [--forgets STEPS] [--flips N] [--flips-of FILE]
+//       [--private own|same] [--hold STEP [--holds RANK]] [--forgets STEPS] [--flips N]
+//       [--flips-of FILE]
 //
 // --private same: the private bytes are the same on all ranks; else they differ. --hold STEP:
-// within that step it waits until there is a file DIR/go. --forgets STEPS: after so many steps of a
-// process its gradients change, so a successor, which has made none, goes on with other ones.
+// within that step it waits until there is a file DIR/go. --holds RANK: only this rank does.
+// --forgets STEPS: after so many steps of a process its gradients change, so a successor, which has
+// made none, goes on with other ones.
 // --flips N: in every fifth step of rank 1 that is recorded for a rehearsal, N times, one bit of a
 // gradient is flipped, as by a processor that computes wrong; rank 1 adds the step to DIR/flips.
 // The training then ends after the step whose number the file DIR/last comes to hold.
@@ -45,7 +47,8 @@ struct Options {
   std::uint64_t elements = 100'000;
   unsigned pause_us = 0;  // How long a step waits, in place of computing.
   bool same_private = false;
-  Version hold = 0;  // The step in which to wait; 0: none.
+  Version hold = 0;      // The step in which to wait; 0: none.
+  Rank holds = kNoRank;  // The rank that waits there; kNoRank: all.
   Version forgets = 0;
   int flips = 0;
   std::string flips_of;
@@ -166,7 +169,7 @@ class Toy {
       session_->reduce(gradients);
     }
     if (options_.pause_us != 0) ::usleep(options_.pause_us);
-    if (n == options_.hold) {
+    if (n == options_.hold && (options_.holds == kNoRank || options_.holds == rank)) {
       while (::access(cat(options_.out, "/go").c_str(), F_OK) != 0) ::usleep(1000);
     }
     const Private after = next(current_, private_of(), n);
@@ -250,6 +253,8 @@ Options parse(int argc, char** argv) {
       options.hold = std::stoull(value);
     else if (name == "--forgets")
       options.forgets = std::stoull(value);
+    else if (name == "--holds")
+      options.holds = std::stoi(value);
     else if (name == "--flips")
       options.flips = std::stoi(value);
     else if (name == "--flips-of")
