@@ -28,6 +28,7 @@ struct Whereabouts {
   Generation generation = 0;
   std::uint64_t operations = 0;  // The newest operation on the group of all ranks that it came to.
   Version version = kNoVersion;  // The newest step that it has made.
+  std::uint64_t steps = 0;       // How many steps this process has made.
   Doing doing = Doing::kStarting;
   bool operator==(const Whereabouts&) const = default;
 };

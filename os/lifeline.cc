@@ -157,6 +157,7 @@ Whereabouts whereabouts_on(const Board& board) {
   return {.generation = board.generation.load(kRelaxed),
           .operations = board.operations.load(kRelaxed),
           .version = board.version.load(kRelaxed),
+          .steps = board.steps.load(kRelaxed),
           .doing = board.doing.load(kRelaxed)};
 }
 

@@ -60,12 +60,20 @@ class Lifeline {
 };
 
 // Where the holder writes its whereabouts. Any process may read them; a reader may find some of
-// them newer than others. One writer for each member.
+// them newer than others. One thread at a time writes a member.
 struct Board {
   std::atomic<Generation> generation;
   std::atomic<std::uint64_t> operations;
   std::atomic<Version> version;
+  std::atomic<std::uint64_t> steps;
   std::atomic<Doing> doing;
+
+  // From now on the rank trains in this generation, whose operations are counted anew.
+  void enter(Generation entered) {
+    if (generation.load(std::memory_order_relaxed) == entered) return;
+    operations.store(0, std::memory_order_relaxed);
+    generation.store(entered, std::memory_order_relaxed);
+  }
 };
 // The board of the lifeline at `path`; it may outlive the Lifeline. Where there is no lifeline: one
 // that nobody reads.

@@ -56,10 +56,10 @@ void Faults::list_faults() {
                         worker.trainer->state() == trainer::State::kStepping;
     add(trains, Fault::kUserError, i);
     // In its last step nobody would come to a later operation and wait for it. If all hang, nobody
-    // waits either.
+    // waits either. Before its first step no process is ended.
     const Whereabouts where = training_.whereabouts(worker);
     const bool may_hang = where.doing == Doing::kComputing && where.version != kNoVersion &&
-                          where.version + 2 < job_.setup.steps;
+                          where.version + 2 < job_.setup.steps && where.steps > 0;
     add(may_hang && !agents_.any_hangs(), Fault::kHang, i);
     add(placed && !ended && !worker.leaving, Fault::kEarlyExit, i);
   }

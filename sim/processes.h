@@ -89,6 +89,7 @@ struct Worker {
   std::uint64_t operation = 0;  // How many of the group's operations have ended for it.
   Instant paused_until{};
   std::optional<Instant> stopped;   // Since when it is stopped, if its agent can see that.
+  std::uint64_t steps = 0;          // How many it has made.
   std::optional<Whereabouts> hung;  // Where its training thread makes no progress any more.
   Instant died_at{};
   std::uint64_t addresses_seen = 0;      // The name of the address book that it last looked at.

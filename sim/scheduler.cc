@@ -233,21 +233,22 @@ void SchedulerShell::carry_out(const controller::Action& action) {
   }
 }
 
-// Checks that only ranks that hang are named as such, and ended.
+// Checks that only processes that hang are named as such, and ended.
 void SchedulerShell::check_blamed(const wire::Message& message) {
-  const auto hangs = [&](const std::string& node_id) {
-    const auto is_it = [&](const Worker& worker) {
-      return worker.hung && worker.node_id == node_id;
-    };
-    return std::any_of(job_.workers.begin(), job_.workers.end(), is_it);
-  };
   const auto* evict = std::get_if<wire::Evict>(&message);
-  if (evict != nullptr && evict->is_hung && !hangs(evict->node_id)) {
+  const auto is_evicted = [&](const Worker& worker) {
+    return worker.hung && worker.incarnation == evict->incarnation;
+  };
+  if (evict != nullptr && evict->is_hung &&
+      std::none_of(job_.workers.begin(), job_.workers.end(), is_evicted)) {
     job_.checkers.violate("P57: a rank is ended for a standstill that is not its own");
   }
   const auto* waiting = std::get_if<wire::Waiting>(&message);
-  const bool names = waiting != nullptr && waiting->reason.kind == wire::Reason::Kind::kHoldsUp;
-  if (names && !hangs(waiting->reason.node_id)) {
+  if (waiting == nullptr || waiting->reason.kind != wire::Reason::Kind::kHoldsUp) return;
+  const auto is_named = [&](const Worker& worker) {
+    return worker.hung && static_cast<std::int64_t>(worker.process) == waiting->reason.pid;
+  };
+  if (std::none_of(job_.workers.begin(), job_.workers.end(), is_named)) {
     job_.checkers.violate("P57: a rank is named that does not hold up the others");
   }
 }

@@ -156,7 +156,7 @@ Setup hung(Choices& choices) {
   setup.agents = 1 + static_cast<std::int32_t>(choices.pick(2));
   setup.ranks = 2 * (1 + static_cast<Rank>(choices.pick(2)));
   setup.hosts = setup.agents == 2 && choices.pick(2) == 1;
-  setup.steps = 4;
+  setup.steps = 6;
   setup.spares = static_cast<std::int32_t>(choices.pick(2));
   setup.faults = 1 + choices.pick(2);
   setup.kinds = bit(Fault::kHang);

@@ -54,6 +54,7 @@ Whereabouts Training::whereabouts(const Worker& worker) const {
   return {.generation = worker.joined,
           .operations = worker.operation + (has_arrived || sums ? 1 : 0),
           .version = worker.rank == kNoRank ? kNoVersion : memory_.arena(worker).version,
+          .steps = worker.steps,
           .doing = trains ? Doing::kComputing : Doing::kRecovering};
 }
 
@@ -413,6 +414,7 @@ void Training::end(Index index, const trainer::Arrive&) {
 }
 
 void Training::end(Index index, const trainer::Update&) {
+  ++job_.workers[index].steps;
   finish_update(memory_.arena(job_.workers[index]));
   if (job_.setup.holders) memory_.drop_the_rest(job_.workers[index]);
   memory_.settle(job_.workers[index]);

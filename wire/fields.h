@@ -145,10 +145,10 @@ struct Fields<RehearsalState> {
 };
 template <>
 struct Fields<StandingState> {
-  static constexpr auto kList =
-      in_order(&StandingState::node_id, &StandingState::generation, &StandingState::operations,
-               &StandingState::version, &StandingState::doing, &StandingState::for_ms,
-               bounded(&StandingState::report, {.text_bytes = kMaxSentenceBytes}));
+  static constexpr auto kList = in_order(
+      &StandingState::node_id, &StandingState::generation, &StandingState::operations,
+      &StandingState::version, &StandingState::doing, &StandingState::has_stepped,
+      &StandingState::for_ms, bounded(&StandingState::report, {.text_bytes = kMaxSentenceBytes}));
 };
 template <>
 struct Fields<AgentState> {

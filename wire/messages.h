@@ -151,6 +151,7 @@ struct StandingState {
   std::uint64_t operations = 0;
   Version version = 0;
   Doing doing = Doing::kStarting;
+  bool has_stepped = false;  // This process has made a step.
   std::uint32_t for_ms = 0;  // When it was first told.
   std::string report = {};   // What its process does (Inspect); empty: not known yet.
   bool operator==(const StandingState&) const = default;

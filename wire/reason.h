@@ -140,7 +140,7 @@ struct Reason {
     kRehearsalWrong,
     // A rank that all others wait for. rank, pid, node_id, host; version: its newest step; doing;
     // count: for how many milliseconds; total: ranks that wait for it; detail: what its process
-    // does
+    // does; other: after how many seconds it is ended; empty: it is not
     kHoldsUp,
   };
   Kind kind = Kind::kNone;

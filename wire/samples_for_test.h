@@ -57,7 +57,7 @@ inline std::vector<Message> extreme_messages() {
                  4294967295U,
                  {{"a", true}, {}},
                  {{"a", Verdict::kSkipped, kMost, "why"}, {}},
-                 {{"a", kMost, kMost, kMost, Doing::kEnded, 4294967295U, "why"}, {}}},
+                 {{"a", kMost, kMost, kMost, Doing::kEnded, true, 4294967295U, "why"}, {}}},
       Evict{"a", kMost, true},
       Report{1, kNoVersion, kNoVersion, true, {{kLeast32, kMost, 1}, {}}},
       Repaired{kMost},

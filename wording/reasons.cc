@@ -350,7 +350,7 @@ std::string of_rehearsal(const Reason& r) {
 
 // Where in its training the rank is.
 std::string whereabouts(const Reason& r) {
-  const std::string step = r.version == kNoVersion ? "its first step" : cat("step ", r.version + 1);
+  const std::string step = cat("step ", r.version + 1);
   switch (r.doing) {
     case Doing::kBetween:
       return cat("it is before ", step, ", outside of steps (data, an evaluation, a checkpoint)");
@@ -380,7 +380,8 @@ std::string holds_up(const Reason& r) {
   return cat("rank ", r.rank, " (process ", r.pid, " on ", r.host,
              ") holds up the job: ", counted(r.total, "rank"), r.total == 1 ? " has" : " have",
              " waited for it for ", tenths / 10, ".", tenths % 10, " s; ", whereabouts(r), ".",
-             r.detail.empty() ? "" : cat(" ", r.detail));
+             r.detail.empty() ? "" : cat(" ", r.detail),
+             r.other.empty() ? "" : cat(" It is ended and replaced after ", r.other, " s."));
 }
 
 std::string of_training(const Reason& r) {
@@ -430,7 +431,8 @@ std::string in_words(const Ending& ending) {
     case Ending::Kind::kNotHeard:
       return "was not heard of for longer than its lease";
     case Ending::Kind::kWasHung:
-      return "was ended by its agent: the others waited for it for longer than --hang-timeout";
+      return "was ended by its agent: the others waited for it for longer than "
+             "HOLDFAST_HANG_TIMEOUT";
   }
   return "?";
 }

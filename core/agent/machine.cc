@@ -101,6 +101,11 @@ void Machine::receive(const wire::Addresses& m) {
   job_.emit(LeaveAddresses{book_.whole()});
 }
 
+// The order to end a rank that hangs may come late, when the rank has gone on.
+void Machine::receive(const wire::Evict& m) {
+  if (!m.is_hung || stalls_.stands(m.node_id)) hangs_.receive(m);
+}
+
 void Machine::receive(const wire::Waiting& m) {
   if (m.reason.kind == Reason::Kind::kHostLost) rehearsals_.call_off();
   job_.emit(Say{m.reason});

@@ -53,7 +53,7 @@ class Machine {
   void receive(const wire::JobProgress& m);
   void receive(const wire::JobEnded& m) { shutdown_.receive(m); }
   void receive(const wire::Refused& m) { shutdown_.receive(m); }
-  void receive(const wire::Evict& m) { hangs_.receive(m); }
+  void receive(const wire::Evict& m);
   void receive(const wire::Inspect& m) { stalls_.receive(m); }
   void receive(const wire::Places& m) { placement_.receive(m); }
   void receive(const wire::Addresses& m);

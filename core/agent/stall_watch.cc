@@ -15,8 +15,8 @@ bool is_training(const Whereabouts& where) {
 }  // namespace
 
 void StallWatch::see(Seen& seen, const Whereabouts& where, bool on_time) {
-  if (where.version != seen.where.version) {
-    seen.has_stepped = seen.where.version != kNoVersion;
+  if (on_time) ++seen.in_step;  // Else this agent may have stood still itself.
+  if (where.steps != seen.where.steps) {
     seen.longest_step = std::max(seen.in_step, seen.longest_step * 7 / 8);
     seen.in_step = 0;
   }
@@ -25,12 +25,11 @@ void StallWatch::see(Seen& seen, const Whereabouts& where, bool on_time) {
     seen.where = where;
     seen.looks = 0;
     seen.report.clear();
-  } else if (on_time) {  // Else this agent may have stood still itself.
+  } else if (on_time) {
     ++seen.looks;
-    ++seen.in_step;
   }
   const int patience =
-      seen.has_stepped ? std::max(kStallLooks, kStallSteps * seen.longest_step) : kFirstStallLooks;
+      where.steps > 0 ? std::max(kStallLooks, kStallSteps * seen.longest_step) : kFirstStallLooks;
   if (seen.stands || seen.looks < patience || !is_training(where)) return;
   seen.stands = true;
   job_.is_rest_told = false;
@@ -62,6 +61,13 @@ void StallWatch::on(const Inspected& e) {
   job_.is_rest_told = false;
 }
 
+bool StallWatch::stands(const std::string& node_id) const {
+  return std::any_of(job_.places.begin(), job_.places.end(), [&](const Place& place) {
+    const auto found = seen_.find(place.process);
+    return place.node_id == node_id && found != seen_.end() && found->second.stands;
+  });
+}
+
 std::vector<wire::StandingState> StallWatch::standing() const {
   std::vector<wire::StandingState> all;
   for (const auto& place : job_.places) {
@@ -71,7 +77,8 @@ std::vector<wire::StandingState> StallWatch::standing() const {
     const auto for_ms =
         std::chrono::duration_cast<std::chrono::milliseconds>(seen.looks * kLookEvery);
     all.push_back({place.node_id, seen.where.generation, seen.where.operations, seen.where.version,
-                   seen.where.doing, static_cast<std::uint32_t>(for_ms.count()), seen.report});
+                   seen.where.doing, seen.where.steps > 0,
+                   static_cast<std::uint32_t>(for_ms.count()), seen.report});
   }
   return all;
 }

@@ -27,15 +27,15 @@ class StallWatch {
   void on(const Looked& e);
   void on(const Inspected& e);
   void receive(const wire::Inspect& m);
+  [[nodiscard]] bool stands(const std::string& node_id) const;
   [[nodiscard]] std::vector<wire::StandingState> standing() const;
 
  private:
   struct Seen {
     Whereabouts where;
-    int looks = 0;             // How often it was found there again.
-    int in_step = 0;           // Looks since it made its newest step.
-    int longest_step = 0;      // In looks; older steps count ever less.
-    bool has_stepped = false;  // This process has made a step since the first look.
+    int looks = 0;         // How often it was found there again.
+    int in_step = 0;       // Looks since it made its newest step.
+    int longest_step = 0;  // In looks; older steps count ever less.
     bool stands = false;
     std::string report;  // What it does, if that was asked for.
   };

@@ -30,7 +30,7 @@ class StallTest : public AgentTest {
   // Both make steps, each of which takes so many looks.
   void train(int steps, int looks = 1) {
     for (int i = 0; i < steps; ++i) {
-      for (auto& [node, where] : where_) ++where.version, where.operations += 2;
+      for (auto& [node, where] : where_) ++where.version, ++where.steps, where.operations += 2;
       look_at_all(looks);
     }
   }
@@ -59,10 +59,11 @@ TEST_F(StallTest, ARankThatStandsForAFewStepsIsTold) {
 }
 
 TEST_F(StallTest, ARankOfLongStepsStandsLater) {
-  train(3, 10);  // A look after a step belongs to the next step: 9 looks each.
-  look_at_all(kStallSteps * 9 - 10);
+  look_at_all(9);
+  train(3, 10);
+  look_at_all(kStallSteps * 10 - 10);
   EXPECT_EQ(said_.size(), 1U);
-  look_at_all(10);
+  look_at_all();
   EXPECT_EQ(told().size(), 2U);
 }
 
@@ -107,7 +108,13 @@ TEST_F(StallTest, WhatAProcessDoesIsFoundOutWhenTheSchedulerAsks) {
 }
 
 TEST_F(StallTest, AProcessThatWasWaitedForTooLongIsEnded) {
-  step(Received{wire::Evict{"w0", places_.at("w0").incarnation, true}});
+  const wire::Evict evict{"w0", places_.at("w0").incarnation, true};
+  train(5);
+  step(Received{evict});
+  EXPECT_TRUE(killed_.empty()) << "it has gone on since";
+  look_at_all(kStallLooks + 1);
+  EXPECT_TRUE(told()[0].has_stepped);
+  step(Received{evict});
   ASSERT_EQ(killed_.size(), 1U);
   EXPECT_EQ(killed_[0].process, at("w0"));
   dies(at("w0"), 137);

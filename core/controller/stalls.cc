@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/text.h"
+
 namespace holdfast::controller {
 
 using wire::Reason;
@@ -15,15 +17,17 @@ void Stalls::hear(const std::vector<wire::StandingState>& before, const Agent& n
   if (before != now.standing) look_at(job_.now + kGather);
 }
 
-// All ranks that stand still, by their agents' words.
+// All ranks that stand still, by their agents' words. A rank that has told of a newer step since
+// has gone on: its agent may stand still itself.
 std::map<Rank, Stalls::Blocker> Stalls::standing() const {
   std::map<Rank, Blocker> all;
   for (const auto& [link, agent] : job_.agents.here()) {
     for (const auto& state : agent.standing) {
       const Rank rank = job_.roster.rank_of(state.node_id);
-      if (rank == kNoRank) continue;
+      if (rank == kNoRank || state.generation > job_.formation.generation) continue;
       const Member& member = job_.roster.at(rank);
       if (member.seat.agent != agent.agent_id || member.seat.finished) continue;
+      if (state.version < member.version) continue;
       all[rank] = {.incarnation = member.seat.incarnation,
                    .state = state,
                    .agent = link,
@@ -56,54 +60,82 @@ std::map<Rank, Stalls::Blocker> Stalls::blockers() const {
     return waits;
   });
   if (is_old) waiting = static_cast<std::size_t>(job_.roster.world_size()) - all.size();
-  const std::size_t ended = job_.roster.in_state(SeatState::kFinished) +
-                            job_.roster.in_state(SeatState::kOrphaned) +
-                            job_.roster.in_state(SeatState::kLeft);
-  if (waiting + ended == 0) return {};
+  if (waiting + ended_ == 0) return {};
+  const bool is_alone = all.size() == 1;
   while (all.size() > kNamed) all.erase(std::prev(all.end()));
   for (auto& [rank, blocker] : all) {
-    // The others wait only from when they have come, or since the fault.
-    if (is_old) blocker.since = std::max(blocker.since, began_);
-    if (!is_old && waiting > 0) blocker.since = wait_began;
-    blocker.waiting = static_cast<std::int64_t>(is_old ? waiting : waiting + ended);
-    blocker.may_be_ended = waiting > 0;
+    // The others wait only from when they have come, or have ended, or since the fault.
+    const Instant not_before = is_old ? began_ : waiting == 0 ? ended_at_ : wait_began;
+    blocker.since = std::max(blocker.since, not_before);
+    blocker.waiting = static_cast<std::int64_t>(is_old ? waiting : waiting + ended_);
+    blocker.may_be_ended = waiting > 0 && is_alone && blocker.state.has_stepped;
     blocker.patience = is_old ? kNextLook : waiting == 0 ? kLastOnes : Duration{};
   }
   return all;
 }
 
-void Stalls::check() {
-  if (!look_at_ || job_.now < *look_at_) return;
-  look_at_.reset();
+void Stalls::note_changes() {
   if (std::exchange(generation_, job_.formation.generation) != job_.formation.generation) {
     began_ = job_.now;
   }
+  const std::size_t ended = job_.roster.in_state(SeatState::kFinished) +
+                            job_.roster.in_state(SeatState::kOrphaned) +
+                            job_.roster.in_state(SeatState::kLeft);
+  if (std::exchange(ended_, ended) != ended) ended_at_ = job_.now;
+}
+
+void Stalls::check() {
+  if (!look_at_ || job_.now < *look_at_) return;
+  look_at_.reset();
+  note_changes();
   auto now = job_.has_ended() ? decltype(blockers_){} : blockers();
   for (auto& [rank, former] : blockers_) {
     const auto found = now.find(rank);
     const bool stands = found != now.end() && found->second.incarnation == former.incarnation &&
                         found->second.state.operations == former.state.operations;
-    if (stands) {
-      found->second.since = former.since;
-      found->second.asked = former.asked;
-      found->second.is_told = former.is_told;
-      found->second.is_evicted = former.is_evicted;
-    } else if (former.is_told && !former.is_evicted) {
-      harmless_[rank] = std::max(harmless_[rank], job_.now - former.since);
+    if (!stands) {
+      if (former.is_told) note_end(rank, former);
+      continue;
     }
+    Blocker& blocker = found->second;
+    blocker.since = former.since;
+    blocker.is_told = former.is_told;
+    if (blocker.agent != former.agent) continue;  // What it was sent may be lost.
+    blocker.asked = former.asked;
+    blocker.is_evicted = former.is_evicted;
   }
   blockers_ = std::move(now);
   for (auto& [rank, blocker] : blockers_) follow(rank, blocker);
+}
+
+// Remembers how long the rank has stood, if it went on by itself: its process and the connection of
+// its agent are the same.
+void Stalls::note_end(Rank rank, const Blocker& blocker) {
+  const bool is_same = job_.roster.at(rank).seat.incarnation == blocker.incarnation &&
+                       job_.agents.find(blocker.agent) != nullptr;
+  if (!is_same || blocker.is_evicted) return;
+  Harmless& harmless = harmless_[rank];
+  if (harmless.incarnation != blocker.incarnation) harmless = {blocker.incarnation, {}};
+  harmless.longest = std::max(harmless.longest, job_.now - blocker.since);
+}
+
+// From when on the rank is named.
+Instant Stalls::names_at(Rank rank, const Blocker& blocker) const {
+  Duration patience = blocker.patience;
+  const auto harmless = harmless_.find(rank);
+  if (harmless != harmless_.end() && harmless->second.incarnation == blocker.incarnation) {
+    patience = std::max(patience, 2 * harmless->second.longest);
+  }
+  const Duration limit = job_.options.hang_timeout;
+  if (limit != Duration{} && blocker.may_be_ended) patience = std::min(patience, limit);
+  return blocker.since + patience;
 }
 
 // Names the rank, once its agent has said what its process does or has had the time to. Then has it
 // ended, once the limit is over.
 void Stalls::follow(Rank rank, Blocker& blocker) {
   if (!blocker.is_told) {
-    const auto harmless = harmless_.find(rank);
-    const Duration tolerated = harmless == harmless_.end() ? Duration{} : 2 * harmless->second;
-    const Instant names_at = blocker.since + std::max(tolerated, blocker.patience);
-    if (job_.now < names_at) return look_at(names_at);
+    if (const Instant at = names_at(rank, blocker); job_.now < at) return look_at(at);
     if (!blocker.asked) {
       blocker.asked = job_.now;
       job_.send(blocker.agent, wire::Inspect{blocker.state.node_id, blocker.incarnation});
@@ -115,11 +147,9 @@ void Stalls::follow(Rank rank, Blocker& blocker) {
     job_.note(Note::Kind::kHeldUp, rank, why);
     job_.tell_agents(wire::Waiting{why});
   }
-  if (job_.options.hang_timeout == Duration{} || blocker.is_evicted || !blocker.may_be_ended) {
-    return;
-  }
-  const Instant ends_at = blocker.since + job_.options.hang_timeout;
-  if (job_.now < ends_at) return look_at(ends_at);
+  const Duration limit = job_.options.hang_timeout;
+  if (limit == Duration{} || blocker.is_evicted || !blocker.may_be_ended) return;
+  if (job_.now < blocker.since + limit) return look_at(blocker.since + limit);
   blocker.is_evicted = true;
   job_.send(blocker.agent, wire::Evict{blocker.state.node_id, blocker.incarnation, true});
 }
@@ -128,14 +158,18 @@ Reason Stalls::reason(Rank rank, const Blocker& blocker) const {
   const wire::Seat& seat = job_.roster.at(rank).seat;
   const auto for_ms =
       std::chrono::duration_cast<std::chrono::milliseconds>(job_.now - blocker.since);
+  const auto limit = std::chrono::duration_cast<std::chrono::seconds>(job_.options.hang_timeout);
   return {.kind = Reason::Kind::kHoldsUp,
           .rank = rank,
           .pid = seat.pid,
           .count = for_ms.count(),
           .total = blocker.waiting,
-          .version = blocker.state.version,
+          .version = blocker.state.version != kNoVersion ? blocker.state.version : 0,
           .node_id = seat.node_id,
           .host = seat.host,
+          .other = job_.options.hang_timeout == Duration{} || !blocker.may_be_ended
+                       ? ""
+                       : cat(limit.count()),
           .detail = blocker.state.report,
           .doing = blocker.state.doing};
 }

@@ -48,15 +48,24 @@ class Stalls {
     Link agent = 0;
     Instant since{};      // Since when it stands; or, in blockers(), since when the others wait.
     Duration patience{};  // How long it must have held up the others to be named.
-    std::int64_t waiting = 0;      // Ranks that wait for it, or have ended.
-    bool may_be_ended = false;     // Some rank waits: the last one may be writing a checkpoint.
+    std::int64_t waiting = 0;  // Ranks that wait for it, or have ended.
+    // Others wait, for it alone, and its process has made a step: it is no first compilation, and
+    // no checkpoint of the last rank.
+    bool may_be_ended = false;
     std::optional<Instant> asked;  // When its agent was asked what it does.
     bool is_told = false;
     bool is_evicted = false;
   };
+  struct Harmless {
+    Incarnation incarnation = 0;
+    Duration longest{};
+  };
 
   [[nodiscard]] std::map<Rank, Blocker> standing() const;
   [[nodiscard]] std::map<Rank, Blocker> blockers() const;
+  void note_changes();
+  void note_end(Rank rank, const Blocker& blocker);
+  [[nodiscard]] Instant names_at(Rank rank, const Blocker& blocker) const;
   void follow(Rank rank, Blocker& blocker);
   [[nodiscard]] wire::Reason reason(Rank rank, const Blocker& blocker) const;
   void look_at(Instant when);
@@ -66,9 +75,11 @@ class Stalls {
   std::map<Rank, Blocker> blockers_;
   Generation generation_ = 0;  // The newest, as far as check() has seen,
   Instant began_{};            // and since when.
+  std::size_t ended_ = 0;      // How many ranks have ended their training, likewise,
+  Instant ended_at_{};         // and when the last of them has.
   // The longest standstill of each rank that was named and went on by itself. It is named again
   // only if it stands for twice as long: an evaluation comes back in each epoch.
-  std::map<Rank, Duration> harmless_;
+  std::map<Rank, Harmless> harmless_;
 };
 
 }  // namespace holdfast::controller

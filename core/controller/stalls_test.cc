@@ -20,7 +20,7 @@ class StallsTest : public HostsTest {
  protected:
   [[nodiscard]] wire::StandingState at(const std::string& node, std::uint64_t operations,
                                        const std::string& report = {}) const {
-    return {node, machine_->generation(), operations, 4, Doing::kComputing, 1000, report};
+    return {node, machine_->generation(), operations, 4, Doing::kComputing, true, for_ms_, report};
   }
   void stand(std::vector<wire::StandingState> on_1, std::vector<wire::StandingState> on_2) {
     wire::AgentState state{"job", "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}}};
@@ -30,6 +30,13 @@ class StallsTest : public HostsTest {
     state.standing = std::move(on_2);
     step(Received{91, state});
   }
+  // Begins anew, with this limit.
+  void limit_to(Duration limit) {
+    options_.hang_timeout = limit;
+    said_.clear();
+    SetUp();
+  }
+  std::uint32_t for_ms_ = 1000;
   // All that the first agent was told of ranks that hold up others.
   [[nodiscard]] std::vector<Reason> named() const {
     std::vector<Reason> all;
@@ -128,23 +135,56 @@ TEST_F(StallsTest, AWaitThatEndedByItselfIsNamedAgainOnlyIfItTakesTwiceAsLong) {
   EXPECT_EQ(named().size(), 2U);
 }
 
+TEST_F(StallsTest, WhoHasToldOfANewerStepSinceDoesNotStand) {
+  step(Received{3, wire::Progress{machine_->generation(), 5, 0}});
+  stand({at("0", 8), at("1", 8)}, {at("2", 7)});  // At version 4: an old word.
+  beat(10s, {90, 91});
+  EXPECT_TRUE(named().empty());
+}
+
+TEST_F(StallsTest, TheOthersWaitOnlyFromWhenTheyHaveCome) {
+  for_ms_ = 60'000;
+  auto late = at("2", 7);
+  for_ms_ = 1000;
+  stand({at("0", 8), at("1", 8)}, {late});
+  beat(1s, {90, 91});
+  ASSERT_EQ(named().size(), 1U);
+  EXPECT_LE(named()[0].count, 2500);
+}
+
 TEST_F(StallsTest, AfterTheLimitItsAgentEndsIt) {
-  options_.hang_timeout = 5s;
-  said_.clear();
-  machine_.emplace(options_, std::nullopt);
-  step(Started{});
-  tell(90, "agent-1", "host-1", {{"0", 1, 1, true}, {"1", 2, 1, true}});
-  tell(91, "agent-2", "host-2", {{"2", 3, 1, true}});
-  come(1, who("0", 1, 1, "host-1"));
-  come(2, who("1", 2, 1, "host-1"));
-  come(3, who("2", 3, 1, "host-2"));
-  report_all({1, 2, 3});
+  limit_to(5s);
   stand({at("0", 8), at("1", 8)}, {at("2", 7, "it spins")});
   beat(3500ms, {90, 91});
   EXPECT_EQ(last<wire::Evict>(91), nullptr);
   beat(1s, {90, 91});
   ASSERT_NE(last<wire::Evict>(91), nullptr);
   EXPECT_EQ(*last<wire::Evict>(91), (wire::Evict{"2", 3, true}));
+  EXPECT_EQ(named()[0].other, "5");
+  // Its agent comes back on another connection: the order may be lost.
+  step(Closed{91});
+  tell(92, "agent-2", "host-2", {{"2", 3, 1, true}});
+  wire::AgentState again{"job", "agent-2", "host-2", {{"2", 3, 1, true}}};
+  again.standing = {at("2", 7, "it spins")};
+  step(Received{92, again});
+  beat(1s, {90, 92});
+  EXPECT_NE(last<wire::Evict>(92), nullptr);
+}
+
+TEST_F(StallsTest, NobodyIsEndedBeforeItsFirstStepOrIfItIsNotAlone) {
+  limit_to(5s);
+  auto first = at("2", 7, "it compiles");
+  first.has_stepped = false;
+  stand({at("0", 8), at("1", 8)}, {first});
+  beat(10s, {90, 91});
+  EXPECT_EQ(named().size(), 1U);
+  EXPECT_EQ(last<wire::Evict>(91), nullptr);
+  limit_to(5s);
+  stand({at("0", 18), at("1", 17)}, {at("2", 17)});
+  beat(10s, {90, 91});
+  EXPECT_EQ(named().size(), 2U);
+  EXPECT_EQ(last<wire::Evict>(90), nullptr);
+  EXPECT_EQ(last<wire::Evict>(91), nullptr);
 }
 
 }  // namespace

@@ -313,6 +313,7 @@ std::set<agent::Process> Children::stopped() {
     const pid_t group = running.child.pid;
     if (running.trainer == 0 || ::getpgid(running.trainer) != group) {
       running.trainer = trainer_of(running.lifeline, group);
+      running.board = os::lifeline_board(running.lifeline);  // It may be a new file.
       running.trainer_stopped_at.reset();
     }
     // A stopped wrapper counts, because it would not end with its trainer.
@@ -326,7 +327,8 @@ std::set<agent::Process> Children::stopped() {
 std::map<agent::Process, Whereabouts> Children::whereabouts() {
   std::map<agent::Process, Whereabouts> all;
   for (const auto& [process, running] : running_) {
-    if (running.trainer != 0) all[process] = os::whereabouts_on(*running.board);
+    const bool runs = running.trainer != 0 && os::state_of(running.trainer) != 't';
+    if (runs) all[process] = os::whereabouts_on(*running.board);
   }
   return all;
 }
@@ -337,7 +339,7 @@ Inspector::Subject Children::subject(agent::Process process, const std::string& 
   const Running& running = found->second;
   return {.process = process,
           .pid = running.trainer,
-          .stack_command = options_.launcher->stack_command(running.trainer, options_.environment),
+          .environment = options_.environment,
           .output = cat(options_.job_directory, "/stack-", ::getpid(), '-', process),
           .log = cat(options_.logs->path(), "/stack_", node_id, ".log")};
 }

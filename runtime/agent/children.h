@@ -68,7 +68,7 @@ class Children {
   // The processes that a signal (SIGSTOP) has stopped. Not counted: processes in a debugger, and
   // those that the last call found stopped as well but that ran in between (cpulimit).
   [[nodiscard]] std::set<agent::Process> stopped();
-  // Where the processes are that hold their lifelines.
+  // Where the processes are that hold their lifelines; not those that a debugger holds.
   [[nodiscard]] std::map<agent::Process, Whereabouts> whereabouts();
   // What the Inspector has to know of a process; its pid is 0 if it does not run.
   [[nodiscard]] Inspector::Subject subject(agent::Process process,

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "base/text.h"
@@ -50,6 +51,7 @@ std::string activity_of(pid_t pid) {
   return cat("It uses no processor: it waits", in, ".");
 }
 
+// What the command prints in time; empty: nothing.
 std::string run(const Words& command, const std::string& output) {
   auto child = os::spawn({.argv = command, .environment = {}, .output = output, .inherit = {}});
   if (!child) return {};
@@ -58,48 +60,61 @@ std::string run(const Words& command, const std::string& output) {
       ::poll(&end, 1, static_cast<int>(std::chrono::milliseconds(kStackPatience).count())) == 1;
   if (!in_time) (void)os::send_signal(child->pidfd.get(), SIGKILL);
   (void)os::wait_for(child->pidfd.get());
-  std::string text = os::end_of(output, 0);
+  auto text = os::read_file(output);
   ::unlink(output.c_str());
-  if (!in_time) return {};
-  text.resize(std::min(text.size(), kMostStack));
-  return text;
+  if (!text || !in_time) return {};
+  return text->substr(0, kMostStack);
+}
+
+// A program that prints stacks stops the process for a moment. It would wait for one in state D,
+// and one that is stopped or debugged is left as it is. If it is killed in the midst, what it has
+// stopped has to go on.
+std::string stack_of(const Inspector::Subject& subject, const Launcher& launcher) {
+  const char state = os::state_of(subject.pid);
+  if (state == 'D' || state == 'T' || state == 't') return {};
+  const Words command = launcher.stack_command(subject.pid, subject.environment);
+  if (command.empty()) return {};
+  std::string printed = run(command, subject.output);
+  if (printed.empty()) (void)::kill(subject.pid, SIGCONT);
+  return printed;
 }
 
 }  // namespace
 
-Inspector::~Inspector() {
-  for (auto& look : looks_) look.thread.join();
+Inspector::Inspector(io::Loop& loop, std::shared_ptr<const Launcher> launcher,
+                     std::function<void(agent::Inspected)> on_done)
+    : launcher_(std::move(launcher)) {
+  shared_->loop = &loop;
+  shared_->on_done = std::move(on_done);
 }
 
-std::string Inspector::report_on(const Subject& subject) const {
-  std::string report = activity_of(subject.pid);
-  if (subject.stack_command.empty()) return report;
-  const std::string printed = run(subject.stack_command, subject.output);
-  const std::string stack = launcher_->stack_in(printed);
-  if (stack.empty()) return report;
-  report += cat(" Its stack, innermost first: ", stack);
-  constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC;
-  const os::Fd log(::open(subject.log.c_str(), kFlags, 0644));
-  if (log && os::write_all(log.get(), cat(report, '\n', printed, '\n'))) {
-    report += cat(". All of it: ", subject.log);
-  }
-  report.resize(std::min(report.size(), wire::kMaxSentenceBytes));
-  return report;
+Inspector::~Inspector() {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->loop = nullptr;
 }
 
 void Inspector::begin(Subject subject) try {
-  std::erase_if(looks_, [](Look& look) {
-    if (!*look.done) return false;
-    look.thread.join();
-    return true;
-  });
-  Look look;
-  look.thread = std::thread([this, subject = std::move(subject), done = look.done] {
-    agent::Inspected found{subject.process, printable(report_on(subject))};
-    loop_.post([this, found = std::move(found)]() mutable { on_done_(std::move(found)); });
-    *done = true;
-  });
-  looks_.push_back(std::move(look));
+  const bool is_first = logs_.insert(subject.log).second;
+  std::thread([subject = std::move(subject), is_first, launcher = launcher_, shared = shared_] {
+    std::string report = activity_of(subject.pid);
+    const std::string printed = stack_of(subject, *launcher);
+    const std::string stack = launcher->stack_in(printed);
+    if (!stack.empty())
+      report += cat(" Its stack, innermost first: ", stack, ". More: ", subject.log);
+    report = printable(report);
+    report.resize(std::min(report.size(), wire::kMaxSentenceBytes));
+    {
+      const std::lock_guard lock(shared->mutex);
+      if (shared->loop == nullptr) return;
+      shared->loop->post([shared, found = agent::Inspected{subject.process, report}] {
+        if (shared->loop != nullptr) shared->on_done(found);
+      });
+    }
+    if (stack.empty()) return;
+    const int how = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | (is_first ? O_TRUNC : 0);
+    const os::Fd log(::open(subject.log.c_str(), how, 0644));
+    if (log) (void)os::write_all(log.get(), cat(report, '\n', printed, '\n'));
+  }).detach();
 } catch (const std::system_error&) {
   // The system has no thread left. The rank is named without a report.
 }

@@ -1,16 +1,15 @@
 // Inspector: finds out what a process does, without its help: from /proc, and by a program that
-// prints stacks (Launcher::stack_command). It looks at one process in a thread of its own, for at
-// most a second.
+// prints stacks (Launcher::stack_command). It looks at each process in a thread of its own, which
+// may wait for a disk that does not answer: the agent does not wait for it.
 #pragma once
 
 #include <sys/types.h>
 
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
-#include <string_view>
-#include <thread>
-#include <vector>
 
 #include "core/agent/events.h"
 #include "io/loop.h"
@@ -23,32 +22,29 @@ class Inspector {
   struct Subject {
     agent::Process process = 0;
     pid_t pid = 0;
-    Words stack_command;  // Empty: no program prints stacks here.
-    std::string output;   // A file for what that program prints; it is removed.
-    std::string log;      // Is appended to: all that the program has printed.
+    Words environment;   // As for Launcher::stack_command.
+    std::string output;  // A file for what that program prints; it is removed.
+    std::string log;     // Gets all that the program has printed, after what this job had there.
   };
 
   Inspector(io::Loop& loop, std::shared_ptr<const Launcher> launcher,
-            std::function<void(agent::Inspected)> on_done)
-      : loop_(loop), launcher_(std::move(launcher)), on_done_(std::move(on_done)) {}
-  ~Inspector();  // Waits for those that are under way.
+            std::function<void(agent::Inspected)> on_done);
+  ~Inspector();  // What is under way goes on, and tells nobody.
   Inspector(const Inspector&) = delete;
   Inspector& operator=(const Inspector&) = delete;
 
   void begin(Subject subject);
 
  private:
-  struct Look {
-    std::thread thread;
-    std::shared_ptr<std::atomic<bool>> done = std::make_shared<std::atomic<bool>>(false);
+  struct Shared {  // With the threads.
+    std::mutex mutex;
+    io::Loop* loop = nullptr;  // Null: the Inspector is gone.
+    std::function<void(agent::Inspected)> on_done;
   };
 
-  [[nodiscard]] std::string report_on(const Subject& subject) const;
-
-  io::Loop& loop_;
   std::shared_ptr<const Launcher> launcher_;
-  std::function<void(agent::Inspected)> on_done_;
-  std::vector<Look> looks_;
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+  std::set<std::string> logs_;  // Those that this job has begun.
 };
 
 }  // namespace holdfast::runtime

@@ -6,7 +6,8 @@
 //       [--flips-of FILE]
 //
 // --private same: the private bytes are the same on all ranks; else they differ. --hold STEP:
-// within that step it waits until there is a file DIR/go. --holds RANK: only this rank does.
+// within that step it waits until there is a file DIR/go. --holds RANK: only this rank does,
+// each time that it makes the step, and it removes the file.
 // --forgets STEPS: after so many steps of a process its gradients change, so a successor, which has
 // made none, goes on with other ones.
 // --flips N: in every fifth step of rank 1 that is recorded for a rehearsal, N times, one bit of a
@@ -170,7 +171,9 @@ class Toy {
     }
     if (options_.pause_us != 0) ::usleep(options_.pause_us);
     if (n == options_.hold && (options_.holds == kNoRank || options_.holds == rank)) {
-      while (::access(cat(options_.out, "/go").c_str(), F_OK) != 0) ::usleep(1000);
+      const std::string go = options_.out + "/go";
+      while (::access(go.c_str(), F_OK) != 0) ::usleep(1000);
+      if (options_.holds != kNoRank) ::unlink(go.c_str());
     }
     const Private after = next(current_, private_of(), n);
     std::memcpy(arena.private_bytes(n).data(), &after, sizeof after);

@@ -62,6 +62,7 @@ struct Session::Parts {
   void do_work(const trainer::Repair& work);
   void do_work(const trainer::Unstage&) { store->unstage(); }
   void now(Doing doing) const { board->doing.store(doing, std::memory_order_relaxed); }
+  void enter(Generation entered) { board->enter(generation = entered); }
   void do_work(const trainer::JoinGroup& work);
   void do_work(const trainer::LeaveGroup&);
   void do_work(const trainer::AwaitSums&);
@@ -207,7 +208,7 @@ Group::Options Session::Parts::group_options(Generation formed) {
 
 void Session::Parts::do_work(const trainer::JoinGroup& work) {
   now(Doing::kRecovering);
-  generation = work.generation;
+  enter(work.generation);
   const Instant began = io::Loop::now();
   auto options = group_options(generation);
   const std::stop_token stopped = current->begin(generation, options.layout);
@@ -228,7 +229,6 @@ void Session::Parts::do_work(const trainer::JoinGroup& work) {
     return worker.tell(trainer::NotFormed{error.blame == Blame::kUser, error.what, held, linked});
   }
   group = *std::move(formed);
-  board->generation.store(generation, std::memory_order_relaxed);
   current->formed(group);
   // The sums thread gets its usual slice back for steps.
   if (sums_thread != 0) os::take_usual_slice(sums_thread);
@@ -306,6 +306,7 @@ void Session::Parts::do_work(const trainer::Update&) {
   now(Doing::kUpdating);
   store->update(static_cast<std::size_t>(worker.settings().update_threads));
   worker.note_step(version());
+  board->steps.fetch_add(1, std::memory_order_relaxed);
   trace_step();
   worker.tell(trainer::Updated{});
 }
@@ -442,7 +443,7 @@ Result<Met> Session::meet(const arena::Position& position) {
   if (!result) return Met::kToFill;
   if (result->what != What::kJoined) return p.error_of(*result);
   p.now(Doing::kBetween);
-  p.generation = p.worker.generation();
+  p.enter(p.worker.generation());
   return Met::kJoined;
 }
 
@@ -465,7 +466,7 @@ Result<Began> Session::begin_step() {
   p.end_sample(false);
   p.mark = Outcome::kDone;
   const auto result = p.call(trainer::StepBegun{p.group && p.group->aborted()});
-  p.generation = p.worker.generation();
+  p.enter(p.worker.generation());
   p.now(Doing::kComputing);
   switch (result.what) {
     case What::kBegun:
@@ -536,7 +537,7 @@ Result<Ended> Session::end_step(const arena::StagedStep& step, double loss, std:
   p.loss = loss;
   p.samples = samples;
   const auto result = p.call(trainer::StepEnded{loss});
-  p.generation = p.worker.generation();
+  p.enter(p.worker.generation());
   p.now(Doing::kBetween);
   p.end_sample(result.what == What::kCommitted || result.what == What::kCommittedByPlan);
   switch (result.what) {
