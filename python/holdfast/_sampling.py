@@ -1,12 +1,18 @@
-"""Which steps of a rank may be recorded for a rehearsal. For both faces."""
+"""Which steps a rank lets be recorded for a rehearsal, and where it puts them. For both faces."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from holdfast._core import Session
 
 _ONE_IN: Final = 4
+
+
+def recording_folder(directory: str | Path, rank: int) -> Path:
+    """Return the folder of a rank's rehearsals in the job's, there while one is under way."""
+    return Path(directory) / f"rehearsal-{rank}"
 
 
 class FirstSteps:
