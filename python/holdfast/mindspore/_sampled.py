@@ -17,7 +17,8 @@ from holdfast._sampling import FirstSteps
 from holdfast.mindspore import _callbacks
 from holdfast.mindspore._bulk import Form
 
-# Of Model.train's objects; State's are these as well as its own.
+# The objects that are compared whole; _parts() takes the others apart. Model.train keeps "epoch",
+# "step" and "batch". State keeps "at" and "base". Both keep "call" and "cells".
 _PLAIN: Final = ("call", "epoch", "step", "batch", "at", "base", "cells")
 
 
