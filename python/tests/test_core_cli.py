@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast._stacks import name_py_spy
+
 
 def holdfast(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -71,3 +73,18 @@ def test_core_a_plain_program_finds_torchruns_variables(tmp_path: Path, spelled:
     for rank in (0, 1):
         text = (tmp_path / f"worker_{rank}.log").read_text()
         assert f"{rank} {rank} 2 2 127.0.0.1 --lr 0.1\n" in text
+
+
+def test_core_the_py_spy_beside_this_python_is_used_unless_another_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    found: dict[str, str] = {}
+    name_py_spy(found)
+    assert not found
+    (tmp_path / "py-spy").touch(0o755)
+    name_py_spy(found)
+    assert found == {"HOLDFAST_PY_SPY": str(tmp_path / "py-spy")}
+    named = {"HOLDFAST_PY_SPY": "/other"}
+    name_py_spy(named)
+    assert named == {"HOLDFAST_PY_SPY": "/other"}
