@@ -134,7 +134,7 @@ class Launch:
             f"--max_restarts={run.max_restarts}",
             f"--spares={run.spares}",
             *(["--strict_rehearsals"] if run.strict_rehearsals else []),
-            *([f"--hang_timeout={run.hang_timeout:g}"] if run.hang_timeout else []),
+            *([f"--hang_timeout={run.hang_timeout}"] if run.hang_timeout else []),
             str(_PACKAGE / "_shim.sh"),
             sys.executable,
             str(self._round),
