@@ -131,7 +131,7 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
   app.add_option("--hang_timeout", arguments.hang_timeout,
                  "How many seconds the others may wait for a worker that lives before it is "
                  "replaced; 0: it is only named (docs/operating.md)")
-      ->check(CLI::Range(0, 31536000));
+      ->check(CLI::Range(0.0, 31536000.0));
   app.add_option("--spare_host", arguments.spare_host,
                  "True: this host has no workers until another host is lost; --local_worker_num "
                  "processes wait, ready, for its places")

@@ -53,7 +53,8 @@ void print_ranks(const Json& ranks) {
     if (losses) std::printf("%10s  ", loss.c_str());
     std::printf("%s\n", state.c_str());
   };
-  if (!ranks.empty()) print_row({"rank", "node", "process", "host", "step", "made", "loss", "state"});
+  if (!ranks.empty())
+    print_row({"rank", "node", "process", "host", "step", "made", "loss", "state"});
   for (const auto& rank : ranks) {
     print_row({words(rank, "rank"), words(rank, "node_id"), words(rank, "pid"), words(rank, "host"),
                words(rank, "version"), number(rank, "step_age_s", "%.1f s ago"),

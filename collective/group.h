@@ -84,8 +84,8 @@ class Group {
     std::chrono::milliseconds room_timeout{1000};
     // Where the ranks of this group lie. If on several hosts, `directory` is each host's own.
     Layout layout;
-    std::uint64_t agreed = 0;       // Over several hosts: checked to be the same in all ranks.
-    std::string group;              // The group's name, for Links; "": the world.
+    std::uint64_t agreed = 0;  // Over several hosts: checked to be the same in all ranks.
+    std::string group;         // The group's name, for Links; "": the world.
     // Is set to the number of each operation when this rank comes to it. Null: nobody looks.
     std::shared_ptr<std::atomic<std::uint64_t>> come_to = nullptr;
     std::vector<Rank> world_ranks;  // By rank of this group: its rank in the world. Empty: equal.

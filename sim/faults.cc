@@ -32,6 +32,14 @@ Faults::Faults(Job& job, const Targets& targets, const Deadlines& deadlines,
       narrator_(narrator),
       left_(job.setup.faults) {}
 
+// In its last step nobody would come to a later operation and wait for it. If all hang, nobody
+// waits either. Before its first step no process is ended.
+bool Faults::may_hang(const Worker& worker) const {
+  const Whereabouts where = training_.whereabouts(worker);
+  return where.doing == Doing::kComputing && where.version != kNoVersion &&
+         where.version + 2 < job_.setup.steps && where.steps > 0 && !agents_.any_hangs();
+}
+
 void Faults::list_faults() {
   mishaps_.clear();
   const auto add = [&](bool condition, Fault fault, Index index) {
@@ -55,12 +63,7 @@ void Faults::list_faults() {
                         std::holds_alternative<trainer::Return>(worker.work.front()) &&
                         worker.trainer->state() == trainer::State::kStepping;
     add(trains, Fault::kUserError, i);
-    // In its last step nobody would come to a later operation and wait for it. If all hang, nobody
-    // waits either. Before its first step no process is ended.
-    const Whereabouts where = training_.whereabouts(worker);
-    const bool may_hang = where.doing == Doing::kComputing && where.version != kNoVersion &&
-                          where.version + 2 < job_.setup.steps && where.steps > 0;
-    add(may_hang && !agents_.any_hangs(), Fault::kHang, i);
+    add(may_hang(worker), Fault::kHang, i);
     add(placed && !ended && !worker.leaving, Fault::kEarlyExit, i);
   }
   add(true, Fault::kKillAll, 0);

@@ -41,6 +41,7 @@ class Faults {
   [[nodiscard]] bool justify(const wire::Reason& reason) const;
 
  private:
+  [[nodiscard]] bool may_hang(const Worker& worker) const;
   void list_faults();
   void strike(const Mishap& mishap);
   void kill_workers(bool wipe, Index only);

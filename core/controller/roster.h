@@ -56,7 +56,7 @@ struct Member {
   std::optional<Instant> timer{};   // When its silence is checked next; never after it counts.
   Version version = 0;              // The newest that it has said or was ordered to reach.
   double loss = 0;
-  Instant stepped{};  // When it has last told of a newer version.
+  Instant stepped{};     // When it has last told of a newer version.
   bool is_free = false;  // The agent that owns the place counts as lost.
   bool is_there = true;  // No NotThere has come since it registered.
 

@@ -23,6 +23,7 @@ from typing import Final
 
 from holdfast._follow import Follower
 from holdfast._options import Run
+from holdfast._stacks import name_py_spy
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _PR_SET_PDEATHSIG: Final = 1
@@ -133,7 +134,7 @@ class Launch:
             f"--max_restarts={run.max_restarts}",
             f"--spares={run.spares}",
             *(["--strict_rehearsals"] if run.strict_rehearsals else []),
-            *([f"--hang_timeout={run.hang_timeout:g}"] if run.hang_timeout else []),
+            *([f"--hang_timeout={run.hang_timeout}"] if run.hang_timeout else []),
             str(_PACKAGE / "_shim.sh"),
             sys.executable,
             str(self._round),
@@ -165,6 +166,7 @@ class Launch:
             # A program may never join the job. That must not end it.
             environment["MS_TOPO_TIMEOUT"] = "-1"
             environment.setdefault("HOLDFAST_SCHEDULER_TIMEOUT", "1800")
+        name_py_spy(environment)
         return environment
 
     def _make_round(self) -> int:

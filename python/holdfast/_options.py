@@ -14,7 +14,9 @@ from holdfast._nodes import USAGE_EXIT, Nodes, fail, nodes_of
 
 __all__ = ["USAGE_EXIT", "Run", "fail", "parse"]
 
-_MOST: Final = 10_000  # Processes of a job. As in msrun.
+# As in msrun.
+_MOST: Final = 10_000  # Processes of a job.
+_LONGEST_S: Final = 31_536_000
 
 # torchrun's options for its own agents, which `holdfast run` does not have.
 _WITHOUT_EFFECT: Final = (
@@ -121,8 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     option(
         "hang_timeout",
-        type=float,
-        default=0.0,
+        default="0",
         help="how many seconds the others may wait for a rank that lives before it is replaced; 0: "
         "it is only named",
     )
@@ -166,6 +167,20 @@ def _sizes(text: str, hosts: int) -> tuple[int, ...]:
         )
     sizes = tuple(int(number) for number in numbers)
     return sizes if len(sizes) == hosts else sizes * hosts
+
+
+def _seconds(name: str, text: str) -> float:
+    """Return the value of an option that is a time, of which 0 stands for no limit."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds <= _LONGEST_S:
+        fail(
+            f"{name} is '{text}'; allowed is a number of seconds from 0, which is no limit, to "
+            f"{_LONGEST_S}"
+        )
+    return seconds
 
 
 def _shown(options: argparse.Namespace, count: int, first: int) -> frozenset[int]:
@@ -241,7 +256,7 @@ def parse(argv: Sequence[str]) -> Run:
         max_restarts=options.max_restarts,
         spares=options.spares,
         strict_rehearsals=options.strict_rehearsals,
-        hang_timeout=options.hang_timeout,
+        hang_timeout=_seconds("--hang-timeout", options.hang_timeout),
         master_addr=options.master_addr or nodes.address,
         master_port=nodes.master_port,
         sched_port=nodes.port,

@@ -18,6 +18,9 @@ if [ "$MS_ROLE" = MS_SCHED ]; then
 fi
 attempt=${HOLDFAST_ATTEMPT:-1}
 [ "$attempt" -gt 1 ] || attempt=1
+# The attempts of a rehearsal are not those of its rank, which are not known here. All rehearsals have
+# to be told the same: where the first finds other bits, the second must not differ from it.
+[ -z "$HOLDFAST_REHEARSE" ] || attempt=1
 if [ "$attempt" -gt 1 ] && [ -z "$HOLDFAST_SPARE_FD" ]; then
   joined=
   for file in "${HOLDFAST_LIFELINE%/*}/joined" "${HOLDFAST_LIFELINE%/*}"/rank-*.arena; do

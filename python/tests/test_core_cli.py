@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast._stacks import name_py_spy
+
 
 def holdfast(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -40,6 +42,10 @@ def test_core_msrun_is_the_native_one() -> None:
         (("run", "--local-ranks-filter", "a", "x.py"), "allowed are ranks: 0,2"),
         (("run", "--max-restarts", "-1", __file__), "allowed is a whole number from 0"),
         (("run", "--spares", "each", __file__), "a whole number from 0, or 'all'"),
+        (("run", "--hang-timeout", "-1", __file__), "--hang-timeout is '-1'"),
+        (("run", "--hang-timeout=soon", __file__), "--hang-timeout is 'soon'"),
+        (("run", "--hang_timeout=nan", __file__), "--hang-timeout is 'nan'"),
+        (("msrun", "--worker_num=1", "--hang_timeout=-1", "true"), "--hang_timeout"),
         (("run", "--bogus", "x.py"), "--bogus"),
         (("run",), "required: program"),
         (("run", "/nowhere/x.py"), "there is no program /nowhere/x.py"),
@@ -71,3 +77,18 @@ def test_core_a_plain_program_finds_torchruns_variables(tmp_path: Path, spelled:
     for rank in (0, 1):
         text = (tmp_path / f"worker_{rank}.log").read_text()
         assert f"{rank} {rank} 2 2 127.0.0.1 --lr 0.1\n" in text
+
+
+def test_core_the_py_spy_beside_this_python_is_used_unless_another_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    found: dict[str, str] = {}
+    name_py_spy(found)
+    assert not found
+    (tmp_path / "py-spy").touch(0o755)
+    name_py_spy(found)
+    assert found == {"HOLDFAST_PY_SPY": str(tmp_path / "py-spy")}
+    named = {"HOLDFAST_PY_SPY": "/other"}
+    name_py_spy(named)
+    assert named == {"HOLDFAST_PY_SPY": "/other"}

@@ -11,11 +11,12 @@ from test_core_job import TRAINER, job
 PROGRAM = """
 import os, runpy
 from pathlib import Path
+from holdfast._sampling import recording_folder
 
 if (rank := os.environ.get("HOLDFAST_REHEARSE")) is not None:
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MS_NODE_ID", "TORCHELASTIC_RESTART_COUNT")
     print("told", *(os.environ[name] for name in names), "HOLDFAST_SPARE_FD" in os.environ)
-    folder = Path(os.environ["HOLDFAST_LIFELINE"]).parent / f"rehearsal-{{rank}}"
+    folder = recording_folder(Path(os.environ["HOLDFAST_LIFELINE"]).parent, int(rank))
     (folder / "new").write_text({verdict!r})
     (folder / "new").replace(folder / "verdict")
     raise SystemExit(0)

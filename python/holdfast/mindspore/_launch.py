@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
+from holdfast._stacks import name_py_spy
 from mindio_ttp import _switches
 
 _PACKAGE: Final = Path(__file__).resolve().parent
@@ -78,6 +79,7 @@ def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
 def msrun(words: Sequence[str]) -> NoReturn:
     """Become the native msrun."""
     variables = environment(dict(os.environ))
+    name_py_spy(variables)
     try:
         remarks = _switches.settle(variables)
         arguments = _arguments(words, variables)

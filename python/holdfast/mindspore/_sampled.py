@@ -13,10 +13,12 @@ from typing import Any, Final
 
 from holdfast._core import RESULTS, Session
 from holdfast._digest import digest
+from holdfast._sampling import FirstSteps
 from holdfast.mindspore import _callbacks
 from holdfast.mindspore._bulk import Form
 
-# Of Model.train's objects; State's are these as well as its own.
+# The objects that are compared whole; _parts() takes the others apart. Model.train keeps "epoch",
+# "step" and "batch". State keeps "at" and "base". Both keep "call" and "cells".
 _PLAIN: Final = ("call", "epoch", "step", "batch", "at", "base", "cells")
 
 
@@ -26,15 +28,13 @@ class Sampled:
     def __init__(self, session: Session) -> None:
         """Note nothing until a step is sampled."""
         self._session = session
-        self._first = 0  # How many first steps of epochs came on end.
+        self._first_steps = FirstSteps()
         self.on = False  # The step under way is sampled.
         self.callbacks: Sequence[Any] = ()  # Those of Model.train's call.
 
     def begin(self, is_first: bool) -> None:
-        """Begin a step. `is_first`: of its epoch, so a rehearsal would run what ends an epoch."""
-        self._first = self._first + 1 if is_first else 0
-        may = self._session.rehearses or not is_first or self._first % 4 == 0
-        self.on = may and self._session.sample()
+        """Begin a step. `is_first`: of its epoch."""
+        self.on = self._first_steps.sample(self._session, is_first)
 
     def begun(self, names: Sequence[str], arrays: Sequence[Any]) -> None:
         """Note the parameters as the step begins: callbacks may have changed them."""

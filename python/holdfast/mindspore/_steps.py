@@ -9,12 +9,12 @@ import struct
 import threading
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from holdfast import _core
 from holdfast._abi import Status
 from holdfast._errors import LeftError, MarkedError, PeerError
+from holdfast._sampling import recording_folder
 from holdfast._say import say
 from holdfast._seat import Phase
 from holdfast._versions import Versions, say_void, tell
@@ -237,7 +237,7 @@ class Steps(Versions):
             self._image.show(self.sampled.begun)
             if _bulk.current is not None and not self.session.rehearses:
                 place = self._engine.place
-                _bulk.current.lend(Path(place.directory) / f"rehearsal-{place.rank}")
+                _bulk.current.lend(recording_folder(place.directory, place.rank))
         _operators.strict(False)
 
     def end(self, describe: Callable[[], dict[str, Any]]) -> bool:

@@ -68,6 +68,7 @@ class Run:
         self._callbacks = callbacks
         self._cb_params = arguments["cb_params"]
         self._dataset = arguments["train_dataset"]
+        self._size: int = self._dataset.get_dataset_size()  # Batches of an epoch.
         self.epochs: int = arguments["epoch"]  # Where the loop ends.
         self._first_batch = 0  # The batch of the pipeline with which the loop began.
         self._first_step = 0
@@ -134,8 +135,7 @@ class Run:
             _random.give_back(trainer.drawn[1])
             self._parts.put_back(trainer.drawn[2])
         trainer.drawn = trainer.call, _random.states(), self._parts.now()
-        size = self._dataset.get_dataset_size()
-        begun = int(self._first_batch // size)
+        begun = int(self._first_batch // self._size)
         # The dying-gasp document sets the first step and forgets to pass the epoch that it has
         # computed, so the data would end before the loop (EOF, tree_adapter.cc:497).
         forgotten = not initial_epoch and begun > 0
@@ -150,7 +150,7 @@ class Run:
         saving = [c for c in self._callbacks if hasattr(c, "ckpt_save_path")]
         added = any(c.initial_step for c in saving)  # The program itself adds the steps before.
         if not added and (saving or forgotten):
-            done = first * size + self._first_batch % size
+            done = first * self._size + self._first_batch % self._size
             self._cb_params.cur_step_num = self._first_step = done
         return first
 
@@ -170,7 +170,7 @@ class Run:
         self.epochs, self._cb_params.epoch_num = at["epochs"]
         if self._trainer.retrying and self._trainer.rest is not None:
             batch += 1
-            epoch += batch % self._dataset.get_dataset_size() == 0
+            epoch += batch % self._size == 0
             self._cb_params.cur_step_num = done
         else:
             assert self._trainer.state is not None
@@ -255,9 +255,8 @@ class Run:
 
         sampled = trainer.state.sampled
         sampled.callbacks = self._callbacks
-        size = self._dataset.get_dataset_size()
         batch = self._first_batch + self._cb_params.cur_step_num - self._first_step - 1
-        is_first = size > 1 and batch % size == 0
+        is_first = self._size > 1 and batch % self._size == 0
         outputs = trainer.state.step(compute, self._describe, looks, is_first)
         if _bulk.current is not None:
             _bulk.current.sweep(trainer.former.files)

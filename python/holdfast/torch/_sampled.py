@@ -14,6 +14,7 @@ from torch import Tensor
 
 from holdfast._core import RESULTS, Session
 from holdfast._digest import digest, tensor_bytes
+from holdfast._sampling import FirstSteps
 from holdfast.torch._engine import Engine
 from holdfast.torch._kept import Kept
 from holdfast.torch._optimizers import local
@@ -47,31 +48,23 @@ class Sampled:
         self._engine = engine
         self._kept = kept
         self._progress = progress
-        self._first = 0  # How many first steps of passes came on end.
+        self._first_steps = FirstSteps()
         self._hooks: list[Any] = []
         self.on = False  # The step under way is sampled.
 
     def begin(self) -> None:
         """Begin a step, before its batch is used."""
         session = self._engine.session
-        self.on = session is not None and not self._comes_after_others() and session.sample()
+        at = self._progress.position
+        # Of its pass, so the program's code between two passes comes before it.
+        is_first = not at.own and at.index <= 1 and self._progress.n > 0
+        self.on = session is not None and self._first_steps.sample(session, is_first)
         if self.on:
             for key, parameter in self._kept.parameters:
                 if parameter.requires_grad and parameter.is_leaf and local(parameter) is parameter:
                     note: Any = self._gradient_of(".".join(key[1:]))
                     watch: Any = parameter.register_post_accumulate_grad_hook
                     self._hooks.append(watch(note))
-
-    def _comes_after_others(self) -> bool:
-        """Whether a successor would make this step after code between two passes.
-
-        A rehearsal would run that code, which may write a checkpoint. Where each pass has one step,
-        there is no other one.
-        """
-        at = self._progress.position
-        is_first = not at.own and at.index <= 1 and self._progress.n > 0
-        self._first = self._first + 1 if is_first else 0
-        return is_first and self._first % 4 != 0 and not self._engine.seat.rehearses
 
     def see_that_nothing_was_guessed(self) -> None:
         """End a rehearsal that answered, on its way, what the other ranks exchanged there."""
