@@ -140,9 +140,8 @@ TEST(Traces, HaveJustTheEventsAndFieldsThatAreDocumented) {
   for (const auto& [event, fields] : table) {
     // These may be missing. If an agent reports a death late, the report has the cause already, and
     // there is no event `how`. The other two need etcd (tests/hosts/etcd_test.py).
-    const bool is_rare =
-        event == "scheduler how" || event == "scheduler held_up" ||
-        event == "scheduler stands_by" || event == "scheduler takeover";
+    const bool is_rare = event == "scheduler how" || event == "scheduler held_up" ||
+                         event == "scheduler stands_by" || event == "scheduler takeover";
     EXPECT_TRUE(seen.contains(event) || is_rare) << event;
   }
   // A scheduler exits at once when all processes have heard of the job's end.

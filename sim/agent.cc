@@ -274,7 +274,8 @@ void Agents::kill(Index index) {
   }
 }
 
-void Agents::stop(Worker& worker) {
+void Agents::stop(Worker& worker, Instant until) {
+  worker.paused_until = until;
   // If it is stopped again at once, nobody saw it running.
   if (!worker.stopped) worker.stopped = job_.now;
   if (worker.agent != kNone) begin_looking(worker.agent);

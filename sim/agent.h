@@ -38,7 +38,7 @@ class Agents {
   // Faults.
   void interrupt(Index agent);
   void kill(Index agent);
-  void stop(Worker& worker);
+  void stop(Worker& worker, Instant until);
   void hang(Worker& worker);
   [[nodiscard]] bool any_hangs() const;
   void stop_scheduler();

@@ -145,8 +145,7 @@ void Faults::strike(const Mishap& mishap) {
       job_.workers[i].stopped.reset();
       return disturb(job_.workers[i], job_.workers[i].paused_until);
     case Fault::kStop:
-      job_.workers[i].paused_until = stopped();
-      agents_.stop(job_.workers[i]);
+      agents_.stop(job_.workers[i], stopped());
       return disturb(job_.workers[i], job_.workers[i].paused_until);
     case Fault::kStopScheduler:
       job_.scheduler.paused_until = stopped();
@@ -172,8 +171,7 @@ void Faults::strike(const Mishap& mishap) {
     case Fault::kInterrupt:
       return agents_.interrupt(i);
     case Fault::kLinksFail:
-      training_.groups()[i].aborted = true;
-      return;
+      return training_.fail_links(i);
     case Fault::kCutHost:
       return cut_host(i);
     case Fault::kReset:

@@ -39,6 +39,7 @@ class Training {
   void train(Index worker);  // The training thread does the next thing.
   [[nodiscard]] Whereabouts whereabouts(const Worker& worker) const;
   void carry_out(Index worker, const trainer::Action& action);
+  void fail_links(Generation of) { groups_[of].aborted = true; }
   void sums_end(Index worker);  // The sum ends in whose midst the worker was stopped.
   void fail(Index worker, const wire::Reason& reason);  // The program can not go on.
 

@@ -71,7 +71,8 @@ const std::vector<std::string> kTexts = {
     "  sentence: \"why\"\n}\nrehearsals {\n}\n"
     "standing {\n  node_id: \"a\"\n  generation: 18446744073709551615\n"
     "  operations: 18446744073709551615\n  version: 18446744073709551615\n"
-    "  doing: DOING_ENDED\n  has_stepped: true\n  for_ms: 4294967295\n  report: \"why\"\n}\nstanding {\n}\n",
+    "  doing: DOING_ENDED\n  has_stepped: true\n  for_ms: 4294967295\n  report: "
+    "\"why\"\n}\nstanding {\n}\n",
     "node_id: \"a\"\nincarnation: 18446744073709551615\nis_hung: true\n",
     "generation: 1\nversion: 18446744073709551615\nstaged: 18446744073709551615\n"
     "private_is_own: true\nheld {\n  ward: -2147483648\n  version: 18446744073709551615\n"
