@@ -168,7 +168,7 @@ TEST(Cluster, StatusSpeaksOfNoLossWhereNobodyTrains) {
   ASSERT_TRUE(until([&] { return trainer.status("version") >= 3; })) << trainer.output();
   const std::string training = told(trainer);
   EXPECT_TRUE(has(training, ", 1 worker, ")) << training;
-  EXPECT_TRUE(has(training, "step        loss  state\n")) << training;
+  EXPECT_TRUE(has(training, "step       made        loss  state\n")) << training;
 }
 
 TEST(Cluster, StatusSpeaksOfNoStepsBeforeThereAreAny) {
