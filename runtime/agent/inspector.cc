@@ -47,8 +47,8 @@ std::string activity_of(pid_t pid) {
       break;
   }
   const auto percent = 100 * used / took;
-  if (percent >= 1) return cat("It computes or spins, with ", percent, " % of a processor.");
-  return cat("It uses no processor: it waits", in, ".");
+  if (percent >= 5) return cat("It computes or spins, with ", percent, " % of a processor.");
+  return cat("It uses hardly any processor time: it waits", in, ".");
 }
 
 // What the command prints in time; empty: nothing.
