@@ -82,6 +82,11 @@ TEST(Hang, AfterARecoveryTheRightRankIsNamed) {
   launch_held(job, {"--spares", "1"});
   ASSERT_TRUE(names(job)) << job.output();
   ASSERT_TRUE(job.kill("MS_NODE_ID=0"));
+  // Rank 2 has stopped, so the group is aborted, and step 200 can not be committed any more.
+  ASSERT_TRUE(until([&] {
+    const auto now = job.whole_status();
+    return now.is_object() && now["ranks"][2]["state"] == "stopped";
+  })) << job.output();
   let_go(job);  // Step 200 is void, and rank 1 holds in it again.
   ASSERT_TRUE(until([&] { return count(job.output(), "rank 1 (process") == 2; })) << job.output();
   EXPECT_FALSE(has(job.output(), "rank 0 (process")) << job.output();
