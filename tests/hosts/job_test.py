@@ -394,9 +394,9 @@ class OneJob(unittest.TestCase):
         self.assertEqual(job.wait(), expected)
 
     def test_hosts_are_lost_one_after_the_other(self):
-        expected = self.one_host(4, steps=600)
+        expected = self.one_host(4, steps=900)
         fleet = self.fleet(2)
-        job = Job(self.folder / "again", fleet, 2, 2, steps=600)
+        job = Job(self.folder / "again", fleet, 2, 2, steps=900)  # None is lost as the job ends.
         for step in range(60, 600, 120):
             job.until_step(step)
             fleet.kill(1)
