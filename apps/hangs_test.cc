@@ -85,7 +85,7 @@ TEST(Hang, AfterARecoveryTheRightRankIsNamed) {
   // Rank 2 has stopped, so the group is aborted, and step 200 can not be committed any more.
   ASSERT_TRUE(until([&] {
     const auto now = job.whole_status();
-    return now.is_object() && now["ranks"][2]["state"] == "stopped";
+    return now.is_object() && now["ranks"][2]["state"] == "waiting for the recovery";
   })) << job.output();
   let_go(job);  // Step 200 is void, and rank 1 holds in it again.
   ASSERT_TRUE(until([&] { return count(job.output(), "rank 1 (process") == 2; })) << job.output();

@@ -82,6 +82,19 @@ void expect_registered_memory_to_serve(hf_session* session) {
   hf_unregister(nullptr);
 }
 
+// Tests hf_replicas(): wrong arguments. A process alone has nobody to compare with.
+void expect_replicas_within_private_bytes(hf_session* session) {
+  const hf_replica outside{.name = "weight", .offset = 4, .bytes = 5};
+  EXPECT_EQ(hf_replicas(session, &outside, 1, 3), HF_USER);
+  EXPECT_NE(std::string(hf_last_error()).find("5 private bytes from 4"), std::string::npos);
+  EXPECT_EQ(hf_replicas(session, nullptr, 1, 3), HF_USER);
+  const hf_replica inside{.name = "weight", .offset = 4, .bytes = 4};
+  EXPECT_EQ(hf_replicas(session, &inside, 1, 3), HF_OK) << hf_last_error();
+  EXPECT_EQ(hf_comparison_due(session, 0), 0);
+  EXPECT_EQ(hf_comparison_due(session, 1), 0);
+  EXPECT_EQ(hf_compare_replicas(session, nullptr), HF_USER);
+}
+
 // In a process without a job: several threads use the same groups at once.
 TEST(CInterface, ServesThreadsThatUseOneGroupOneAfterTheOther) {
   hf_worker* worker = nullptr;
@@ -129,6 +142,7 @@ TEST(CInterface, ServesThreadsThatUseOneGroupOneAfterTheOther) {
     ASSERT_EQ(hf_end_step(session, &arguments, nullptr), HF_OK) << hf_last_error();
   }
   EXPECT_EQ(hf_version(session), 3U);
+  expect_replicas_within_private_bytes(session);
   expect_registered_memory_to_serve(session);
   std::int32_t local_rank = -1;
   EXPECT_EQ(hf_local_rank(worker, &local_rank), HF_OK);

@@ -11,6 +11,7 @@
 #include "collective/regions.h"
 #include "collective/team.h"
 #include "include/holdfast/c.h"
+#include "runtime/worker/replicas.h"
 #include "runtime/worker/session.h"
 #include "runtime/worker/worker.h"
 
@@ -39,6 +40,7 @@ struct hf_worker {
 struct hf_session {
   enum class Phase { kOpen, kJoined, kInStep, kEnded };
   std::unique_ptr<holdfast::runtime::Session> session;
+  std::unique_ptr<holdfast::runtime::Replicas> replicas;
   hf_group world;
   Phase phase = Phase::kOpen;
   bool reduced = false;  // hf_reduce() was called in this step, so it must not be given up.

@@ -142,6 +142,7 @@ hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** sessi
   worker->opened = true;
   auto made = std::make_unique<hf_session>();
   made->session = *std::move(opened);
+  made->replicas = std::make_unique<runtime::Replicas>(*worker->worker, *made->session);
   const runtime::Identity& identity = made->session->identity();
   made->world.team = Team::of_world(made->session->current(), made->session->queue(), identity.rank,
                                     identity.world_size);
@@ -161,6 +162,7 @@ void hf_close(hf_session* s) {
   if (s == nullptr || s->owner != ::getpid()) return;
   open_session = nullptr;
   s->world.team.reset();
+  s->replicas.reset();
   s->session.reset();
   delete s;
 }
@@ -270,6 +272,7 @@ hf_status hf_begin_step(hf_session* s, int* reformed) try {
   const bool too_late = *began == runtime::Began::kTooLate;
   s->phase = too_late ? Phase::kJoined : Phase::kInStep;
   if (too_late) return report(HF_LEFT, s->session->why_too_late());
+  s->replicas->begun();
   if (reformed != nullptr) *reformed = *began == runtime::Began::kReformed ? 1 : 0;
   return HF_OK;
 } catch (...) {
@@ -334,6 +337,7 @@ hf_status hf_end_step(hf_session* s, const hf_step* step, int* is_void) try {
 
 hf_status hf_end(hf_session* s) try {
   s->phase = Phase::kEnded;
+  if (const Status settled = s->replicas->settled(); !settled) return report(settled);
   return report(s->session->end());
 } catch (...) {
   return report_caught();

@@ -70,8 +70,8 @@ struct Secret {
     "How long all others may wait for a rank whose process lives before its agent ends and "      \
     "replaces it. 0: without a limit; the rank is only named. Set by msrun --hang_timeout.")      \
   X(py_spy, std::string, kText, "HOLDFAST_PY_SPY", "", 0, 0,                                      \
-    "The program py-spy, which prints the stack of a Python process that holds up the others. "   \
-    "Unset: that of PATH.")                                                                       \
+    "The path of py-spy, which prints the stack of a Python process that holds up the others. "   \
+    "Unset: the one in PATH; without any, only the stack of C++ functions is shown.")             \
   X(job, std::string, kName, "HOLDFAST_JOB", "(port-<MS_SCHED_PORT>)", 0, 0,                      \
     "The job's name; its runtime folder and its journal bear it. msrun draws one for a job "      \
     "of one host that is given none.")                                                            \
@@ -126,8 +126,13 @@ struct Secret {
     "Of a job over several hosts: what fails together with this host, such as its rack or its "   \
     "power feed. Private state is then held in another domain. Unset: the host alone.")           \
   X(drift, Drift, kDrift, "HOLDFAST_DRIFT", "end", 0, 0,                                          \
-    "What happens when replicas are found to hold other values than one another: `end` ends the " \
-    "job and names the first, `warn` names it and goes on.")                                      \
+    "What happens when replicas are found to hold other values than one another. `end` gives a "  \
+    "rank the values of most ranks, once, and ends the job where that does not help; `warn` "     \
+    "names the first and goes on.")                                                               \
+  X(digest_every, std::int32_t, kWhole, "HOLDFAST_DIGEST_EVERY", "0", 0, 1000000,                 \
+    "After how many steps replicas are compared, the same on all ranks. 0: as often as takes a "  \
+    "thousandth of the steps' time. They are also compared at a loop's end, and after each "      \
+    "recovery.")                                                                                  \
   X(nursery, bool, kFlag, "HOLDFAST_NURSERY", "1", 0, 1,                                          \
     "0: msrun lets every process of a MindSpore program import MindSpore by itself, in place of " \
     "forking them from one that has.")                                                            \

@@ -11,13 +11,13 @@
 #include "base/prng.h"
 #include "base/text.h"
 #include "runtime/worker/arena_store.h"
+#include "runtime/worker/replicas.h"
 #include "runtime/worker/session.h"
 #include "train/blas.h"
 #include "train/data.h"
 #include "train/gradients.h"
 #include "train/job.h"
 #include "train/model.h"
-#include "train/replicas.h"
 #include "train/safetensors.h"
 #include "train/terms.h"
 
@@ -101,7 +101,7 @@ struct State::Parts {
   [[nodiscard]] bool at_end();
   [[nodiscard]] arena::Position position_after_step();
   [[nodiscard]] std::span<const std::byte> private_bytes();
-  [[nodiscard]] std::vector<std::string> replica_names() const;
+  [[nodiscard]] runtime::Replicas::Table replica_table();
   [[nodiscard]] std::vector<train::SavedArray> saved_arrays();
   [[nodiscard]] Version version() const { return session->version(); }
 
@@ -112,7 +112,7 @@ struct State::Parts {
   int exceptions;                             // std::uncaught_exceptions() when it was made.
   std::unique_ptr<runtime::Session> session;  // Null until the rank is needed.
   std::optional<train::Gradients> gradients;
-  std::optional<train::Replicas> replicas;
+  std::optional<runtime::Replicas> replicas;
 
   // The loop under way.
   StepsOptions options;
@@ -161,7 +161,8 @@ void State::Parts::open() {
     if (sampled) note_gradients(range);
     if (!is_alone) session->reduce(range);
   });
-  replicas.emplace(*job->worker, *session, replica_names());
+  replicas.emplace(*job->worker, *session);
+  replicas->hold(replica_table());
 }
 
 // A spare makes one forward and backward pass while it waits for a rank, because in its first pass
@@ -252,7 +253,7 @@ void State::Parts::check_module() {
 bool State::Parts::begin_step() {
   if (at_end()) {
     replaying = false;
-    replicas->at_end();
+    must(replicas->compare_for_certain());
     return false;
   }
   check_place();
@@ -261,10 +262,9 @@ bool State::Parts::begin_step() {
     fail(*job->worker, cat(session->why_too_late(), "; all ranks have to make the same steps"));
   }
   if (began == runtime::Began::kReformed) restore();
-  if (session->rehearsal() == nullptr) {  // A rehearsal has no other ranks to compare with.
-    replicas->before_step();              // After a failure, end_step() says why, or recovers.
-    compare_terms();
-  }
+  replicas->begun();
+  if (replicas->is_due(false)) must(replicas->compare());
+  if (session->rehearsal() == nullptr) compare_terms();
   sampled = session->sample();
   const arena::Position at = runtime::arena_of(*session).position();
   const auto rank = static_cast<std::uint64_t>(session->identity().rank);
@@ -441,13 +441,19 @@ std::uint64_t State::digest() {
 
 // ---- Saving -------------------------------------------------------------------------------------
 
-std::vector<std::string> State::Parts::replica_names() const {
-  std::vector<std::string> names;
-  for (const auto& p : model.parameters()) names.push_back(p.name);
+runtime::Replicas::Table State::Parts::replica_table() {
+  const std::size_t parameters = model.parameters().size();
+  runtime::Replicas::Table table{.step = version()};
+  for (const auto& p : model.parameters()) table.names.push_back(p.name);
   for (const char* moment : moment_names(kind_of(optimizer))) {
-    for (const auto& p : model.parameters()) names.push_back(moment_name(p.name, moment));
+    for (const auto& p : model.parameters()) table.names.push_back(moment_name(p.name, moment));
   }
-  return names;
+  table.bytes_of = [&arena = runtime::arena_of(*session), parameters](std::size_t t) {
+    const std::size_t i = t % parameters;
+    return std::as_writable_bytes(t < parameters ? arena.parameter(i)
+                                                 : arena.moment(t / parameters - 1, i));
+  };
+  return table;
 }
 
 std::vector<train::SavedArray> State::Parts::saved_arrays() {

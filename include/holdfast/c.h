@@ -39,7 +39,7 @@ extern "C" {
 #endif
 
 /* Grows when something that existed changes its meaning or its form; additions leave it. */
-#define HF_ABI_VERSION 3
+#define HF_ABI_VERSION 4
 
 typedef enum hf_status {
   HF_OK = 0,
@@ -267,6 +267,27 @@ HF_API hf_status hf_meet(hf_session* session, const hf_position* position, int* 
  * any more. No step is begun, but the session stays usable: the private bytes of hf_version() are
  * whole, and hf_end() may be called. */
 HF_API hf_status hf_begin_step(hf_session* session, int* reformed);
+
+/* A range of the committed version's private bytes that is the same on all ranks after each step,
+ * such as a parameter of data-parallel training. `name` is for people. */
+typedef struct hf_replica {
+  const char* name;
+  uint64_t offset;
+  uint64_t bytes;
+} hf_replica;
+/* Says which replicas this rank holds, from the committed version on: the same names and sizes in
+ * the same order on all ranks. 0: none. `step`: the number that people know hf_version() by. */
+HF_API hf_status hf_replicas(hf_session* session, const hf_replica* replicas, uint64_t count,
+                             uint64_t step);
+/* 1: it is time to compare (HOLDFAST_DIGEST_EVERY). All ranks ask right after each hf_begin_step()
+ * and, with `at_end`, after the last step of a loop, before anything else is exchanged; even those
+ * without replicas. Ranks of a generation get the same answer. */
+HF_API int hf_comparison_due(hf_session* session, int at_end);
+/* Call it if that says 1: compares the replicas, and gives a rank that holds other values those of
+ * most ranks, or ends the job (HOLDFAST_DRIFT). `repaired`: one byte for each replica; 1: this
+ * rank's has got other values, in hf_private(hf_version()). A fault meanwhile makes a step void
+ * that was begun; the next generation compares again. HF_WORLD: the job is over. */
+HF_API hf_status hf_compare_replicas(hf_session* session, uint8_t* repaired);
 /* Call it once in each step, after hf_begin_step() and before the batch is used. 1: this step is
  * recorded for a rehearsal, or is a rehearsal (docs/rehearsals.md). Then hf_note() what the step
  * depends on and what it makes, in the same order and by the same names in all processes. */

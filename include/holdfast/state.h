@@ -15,8 +15,10 @@
 //
 // Parameters and optimizer are the same on all ranks. The ranks compare them after a fault, at the
 // end of a loop that makes all its steps, and in between so seldom that it costs a thousandth of
-// the time. If a rank holds other values, its program has changed them: the job ends with a
-// sentence that names rank, tensor and step (HOLDFAST_DRIFT=warn: goes on).
+// the time (HOLDFAST_DIGEST_EVERY). A rank that holds other values than most ranks is given theirs.
+// If it differs again in the next step, its program has changed them: the job ends with a sentence
+// that names rank, tensor and step, and so it does if no values are those of most ranks
+// (HOLDFAST_DRIFT=warn: goes on).
 //
 // The gradient of a step is the mean over ranks: each rank's backward pass starts from
 // 1 / world_size in place of 1, and the sums are taken in rank order, so the bits depend neither on

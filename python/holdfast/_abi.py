@@ -9,7 +9,7 @@ from typing import Any, Final, Union
 
 from holdfast._errors import Error, LeftError, MarkedError, PeerError, UserError, WorldError
 
-ABI_VERSION: Final = 3
+ABI_VERSION: Final = 4
 NO_VERSION: Final = 2**64 - 1
 ANY_VERSION: Final = 2**64 - 1  # For hf_kv_set(): whichever version the key is at.
 _LIBRARY: Final = "libholdfast.so"
@@ -109,6 +109,10 @@ class CRange(c.Structure):
     _fields_ = [("offset", c.c_uint64), ("bytes", c.c_uint64)]
 
 
+class CReplica(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("offset", c.c_uint64), ("bytes", c.c_uint64)]
+
+
 class CStep(c.Structure):
     _fields_ = [
         ("position", CPosition),
@@ -175,6 +179,9 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_join": (c.c_int, [P, c.POINTER(CPosition)]),
     "hf_meet": (c.c_int, [P, c.POINTER(CPosition), c.POINTER(c.c_int)]),
     "hf_begin_step": (c.c_int, [P, c.POINTER(c.c_int)]),
+    "hf_replicas": (c.c_int, [P, c.POINTER(CReplica), U64, U64]),
+    "hf_comparison_due": (c.c_int, [P, c.c_int]),
+    "hf_compare_replicas": (c.c_int, [P, c.c_char_p]),
     "hf_sample": (c.c_int, [P]),
     "hf_note": (None, [P, c.c_char_p, P, U64]),
     "hf_compare_exchanges": (None, [P, c.c_int]),

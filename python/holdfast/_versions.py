@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast._core import Session
 from holdfast._errors import LeftError, MarkedError
+from holdfast._replicas import Replicas
 from holdfast._say import say
 
 
@@ -18,6 +19,8 @@ class Versions(abc.ABC):
     """The versions of one state. Not thread-safe."""
 
     session: Session
+    replicas: Replicas
+    has_repaired = False  # The last compare() has set replicas to other values.
     greeted = 0  # The generation whose ranks have greeted each other.
 
     @abc.abstractmethod
@@ -32,6 +35,10 @@ class Versions(abc.ABC):
     def greet(self) -> bool:
         """Exchange with a new generation's ranks what each knows. False: a fault came."""
 
+    @abc.abstractmethod
+    def repair(self, which: list[int]) -> None:
+        """Set these replicas, by their places, to the values that the last version has of them."""
+
     def reformed(self) -> None:
         """Bring everything to the last version, after a fault. A face may do more."""
         self.restore()
@@ -39,6 +46,7 @@ class Versions(abc.ABC):
     def open(self, session: Session) -> None:
         """Wait for the other ranks, and bring everything to the version that all have."""
         self.session = session
+        self.replicas = Replicas(session)
         while session.meet():
             self.fill(session.private(0))
         self.restore()
@@ -53,16 +61,24 @@ class Versions(abc.ABC):
         """The version under way, to be filled."""
         return self.session.private(self.session.version + 1)
 
-    def begin_version(self) -> bool:
-        """Begin a version; give up one that is open. Return whether its generation is new."""
+    def begin_version(self) -> None:
+        """Begin a version; give up one that is open. In a new generation, greet its ranks first."""
         while True:
             if self.session.begin_step():
                 self.reformed()
+            self.compare()
             if self.session.generation == self.greeted or self.session.rehearses:
-                return False
+                return
             if self.greet():
                 self.greeted = self.session.generation
-                return True
+                return
+
+    def compare(self, at_end: bool = False) -> None:
+        """Compare the replicas if it is time. With `at_end`: call it after a loop's last step."""
+        repaired = self.replicas.compare(at_end)
+        self.has_repaired = bool(repaired)
+        if repaired:
+            self.repair(repaired)
 
 
 def say_void(n: int, rank: int) -> None:

@@ -45,14 +45,28 @@ class Kept(Versions):
     def restore(self) -> None:
         self.done.append("restored " + bytes(self.last).decode())
 
+    def repair(self, which: list[int]) -> None:
+        self.done.append(f"repaired {which}")
+
     def greet(self) -> bool:
         self.done.append("greeted")
         return self.greets.pop(0)
 
 
+class Replicas:
+    """Fake ones, of which some have changed."""
+
+    def __init__(self, *repaired: list[int]) -> None:
+        self._repaired = list(repaired)
+
+    def compare(self, at_end: bool) -> list[int]:
+        return self._repaired.pop(0) if self._repaired else []
+
+
 def opened(session: Any, *greets: bool) -> Kept:
     kept = Kept(*greets)
     kept.open(session)
+    kept.replicas = Replicas()  # type: ignore[assignment]
     assert kept.done == ["filled", "restored at five."]
     assert bytes(session.memory[0]) == b"at zero."
     kept.done.clear()
@@ -61,17 +75,29 @@ def opened(session: Any, *greets: bool) -> Kept:
 
 def test_core_ranks_greet_once_in_a_generation() -> None:
     kept = opened(Session((False, 1), (False, 1), (True, 2)), True, True)
-    assert kept.begin_version() and not kept.begin_version()
+    kept.begin_version()
+    kept.begin_version()
     assert kept.done == ["greeted"]
-    assert kept.begin_version()
+    kept.begin_version()
     assert kept.done == ["greeted", "restored at five.", "greeted"]
 
 
 def test_core_a_fault_in_a_greeting_begins_the_version_again() -> None:
     kept = opened(Session((False, 1), (True, 2), (False, 2)), False, True)
-    assert kept.begin_version()
+    kept.begin_version()
     assert kept.done == ["greeted", "restored at five.", "greeted"]
-    assert not kept.begin_version()
+    kept.begin_version()
+    assert kept.done == ["greeted", "restored at five.", "greeted"]
+
+
+def test_core_replicas_are_compared_before_ranks_greet() -> None:
+    kept = opened(Session((True, 1), (False, 1)), True)
+    kept.replicas = Replicas([2, 0])  # type: ignore[assignment]
+    kept.begin_version()
+    assert kept.done == ["restored at five.", "repaired [2, 0]", "greeted"]
+    assert kept.has_repaired
+    kept.begin_version()
+    assert not kept.has_repaired
 
 
 def test_core_an_image_of_another_kind_is_refused() -> None:

@@ -47,7 +47,7 @@ const char* state_of(const controller::Member& member, Stage stage) {
   }
   if (member.link == 0) return "not connected";
   if (stage == Stage::kRunning) return "training";
-  return member.joined ? "stopped" : "preparing";
+  return member.joined ? "waiting for the recovery" : "preparing";
 }
 
 // Seconds since the rank told of its newest step; null: it has told of none.

@@ -93,8 +93,10 @@ class ArenaStore final : public StateStore {
   [[nodiscard]] Status receive(const wire::Order& order, Version version) override {
     const Status received = receive_all(order, version);
     has_remains_ = !received && arena_.fresh();
+    is_copy_ = !arena_.layout().parameters.empty() || privacy_.shared_bytes(version) > 0;
     return received;
   }
+  [[nodiscard]] bool is_copy() const override { return is_copy_; }
   [[nodiscard]] bool has_remains() const override { return has_remains_; }
   void clear() override {
     const auto zero = [](auto numbers) { std::fill(numbers.begin(), numbers.end(), 0); };
@@ -115,6 +117,7 @@ class ArenaStore final : public StateStore {
   }
   void update(std::size_t threads) override {
     arena_.update(threads);
+    is_copy_ = false;
     std::erase_if(held_, [this](const auto& entry) {
       const arena::Arena& held = entry.second;
       if (held.staged() == arena_.version()) return false;
@@ -297,6 +300,7 @@ class ArenaStore final : public StateStore {
 
   Worker& worker_;
   Identity identity_;
+  bool is_copy_ = false;
   bool has_remains_ = false;
   arena::Arena arena_;
   const Privacy privacy_;

@@ -191,6 +191,8 @@ void Session::Parts::do_work(const trainer::Repair& work) {
 }
 
 Group::Options Session::Parts::group_options(Generation formed) {
+  const auto& settings = worker.settings();
+  const int agreed = settings.replicas + 2 * int(settings.drift) + 4 * settings.digest_every;
   Group::Options options{.directory = identity.directory,
                          .generation = formed,
                          .run_id = identity.run_id,
@@ -199,10 +201,10 @@ Group::Options Session::Parts::group_options(Generation formed) {
                          .registered = store->gradients(),
                          .regions = regions,
                          .layout = worker.neighbours().layout(),
-                         .agreed = static_cast<std::uint64_t>(worker.settings().replicas)};
+                         .agreed = static_cast<std::uint64_t>(agreed)};
   options.come_to = {board, &board->operations};
   options.join_timeout =
-      std::chrono::duration_cast<std::chrono::milliseconds>(worker.settings().replacement_timeout);
+      std::chrono::duration_cast<std::chrono::milliseconds>(settings.replacement_timeout);
   return options;
 }
 

@@ -39,6 +39,9 @@ class StateStore {
   [[nodiscard]] virtual bool has_remains() const = 0;
   virtual void clear() = 0;
 
+  // Whether what all ranks hold alike has come from another rank, and no update was made since.
+  [[nodiscard]] virtual bool is_copy() const { return false; }
+
   // As in arena/arena.h. The copies that are held for other ranks follow: unstage() and finish()
   // settle them; update() settles those that have the step staged, and drops the others.
   virtual void stage(Version n, const arena::StagedStep& step) = 0;

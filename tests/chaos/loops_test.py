@@ -73,12 +73,15 @@ class Loops(unittest.TestCase):
 class Drift(unittest.TestCase):
     """A rank alone changes a parameter."""
 
-    def run_with(self, *options, drift):
+    def run_with(self, *options, drift, every=0, workers=WORKERS):
         folder = Path(tempfile.mkdtemp(prefix="holdfast-test-"))
         self.addCleanup(shutil.rmtree, folder)
         program = [arguments.bin / "two_loops", "--save", folder / "final", *options]
-        with Job(arguments.bin, folder, program, WORKERS, env={"HOLDFAST_DRIFT": drift}) as job:
+        env = {"HOLDFAST_DRIFT": drift, "HOLDFAST_DIGEST_EVERY": str(every)}
+        with Job(arguments.bin, folder, program, workers, env=env) as job:
             code = job.wait()
+        final = folder / "final"
+        self.final = final.read_bytes() if final.exists() else None
         self.assertEqual(processes_of(job.name), [])
         self.assertEqual(leftovers(job.name), [])
         return code, job.text() + "".join(log.read_text() for log in sorted((folder / "log").glob("*.log")))
@@ -86,7 +89,7 @@ class Drift(unittest.TestCase):
     def test_is_named_at_the_end_of_the_loop(self):
         code, said = self.run_with("--drift", "1:5", drift="")
         self.assertNotEqual(code, 0)
-        self.assertIn("rank 1 holds other values of `layers.0.weight` than rank 0 after step 12: do the same", said)
+        self.assertIn("rank 1 holds other values of `layers.0.weight` than rank 0 after step 12: replicas have to", said)
         self.assertIn("HOLDFAST_DRIFT=warn", said)
 
     def test_is_named_when_a_process_was_replaced(self):
@@ -99,7 +102,18 @@ class Drift(unittest.TestCase):
         self.assertEqual(code, 0, said)
         lines = [line for line in said.splitlines() if "holds other values" in line]
         self.assertEqual(len(set(lines)), 1, said)
-        self.assertIn("than rank 0 after step 12: do the same", lines[0])
+        self.assertIn("than rank 0 after step 12: replicas have to", lines[0])
+
+    def test_one_rank_of_three_is_given_the_values_of_the_others(self):
+        code, said = self.run_with(drift="", workers=3)
+        self.assertEqual(code, 0, said)
+        undisturbed = self.final
+        code, said = self.run_with("--flip", "2:5", "--flip", "0:9", "--die", "1:10", drift="", every=1, workers=3)
+        self.assertEqual(code, 0, said)
+        for rank, than, step in ((2, 0, 5), (0, 1, 9)):
+            self.assertEqual(said.count(f"rank {rank} holds other values of `layers.0.bias` than rank {than} after step "
+                                        f"{step}; it has been given the values that most ranks hold"), 1, said)
+        self.assertTrue(self.final == undisturbed, "the saved files differ")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 // two_loops: a training of two loops with an evaluation between them, for loops_test.py, which says
 // where its ranks end themselves.
 //
-//   two_loops --save FILE [--clip NORM] [--drift RANK:STEP] [--die RANK:PLACE]...
+//   two_loops --save FILE [--clip NORM] [--drift RANK:STEP] [--flip RANK:STEP] [--die
+//   RANK:PLACE]...
 //
 // A place is "before" the first loop, "between" the two, "after" the second, or the number of a
 // step. Only a first process of a rank dies there: whoever replaces it goes on. --drift: a rank
-// that changes a parameter for itself in that step.
+// that changes a parameter for itself in that step. --flip: a rank of whose parameters one bit
+// changes in that step, between its backward pass and the update.
 #include <signal.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -48,6 +50,7 @@ struct Options {
   std::string save;
   double clip = 0;
   std::string drift;
+  std::set<std::string> flips;
   std::set<std::string> deaths;
 };
 
@@ -57,6 +60,7 @@ Options parse(int argc, char** argv) {
     if (argv[i] == std::string("--save")) options.save = argv[i + 1];
     if (argv[i] == std::string("--clip")) options.clip = std::atof(argv[i + 1]);
     if (argv[i] == std::string("--drift")) options.drift = argv[i + 1];
+    if (argv[i] == std::string("--flip")) options.flips.insert(argv[i + 1]);
     if (argv[i] == std::string("--die")) options.deaths.insert(argv[i + 1]);
   }
   return options;
@@ -87,6 +91,9 @@ void train(const Options& options, holdfast::Job& job) {
     const auto loss = torch::nn::functional::cross_entropy(net->forward(batch.data), batch.target);
     state.step(loss);
     sum += loss.template item<double>();
+    if (options.flips.count(std::to_string(job.rank()) + ":" + number) != 0) {
+      static_cast<unsigned char*>(net->parameters()[1].data_ptr())[5] ^= 4;
+    }
   };
   come_to("before");
   for (auto& batch :

@@ -40,6 +40,7 @@ class Engine(Seat):
         self.session: _core.Session | None = None
         self.rehearsed: int | None = None  # The rank that this spare rehearses.
         self.trains = False  # A Model.train has begun.
+        self.alike: dict[int, Any] = {}  # By id: parameters whose gradients all ranks sum.
         if self.worker.solo:
             _ = self.place
         self._names: dict[str, int] = {}

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import holdfast
 from holdfast._errors import Error, MarkedError
+from holdfast._replicas import Replicas
 from holdfast._say import say
 from holdfast.mindspore import _engine, _image
 from holdfast.mindspore._steps import HELPER, hello
@@ -34,8 +35,10 @@ def run() -> NoReturn:
     try:
         session = job.open(private_bytes=size, own_later=True)
         session.join()
+        replicas = Replicas(session)
         while True:
             session.begin_step()
+            replicas.compare()  # The others do, and this process has none.
             try:
                 everyone = hello(session, HELPER, bytes(16), bytes(8))
                 if all(one.kind == HELPER for one in everyone):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes as c
 import hashlib
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +20,13 @@ from holdfast._head import Head
 _MAGIC: Final = b"hfmsimg1"
 _ALIGN: Final = 64
 OTHERS: Final = "a callback's "  # Prefix of the names of parameters that callbacks hold.
+# By these names MindSpore's optimizers clone their parameters. Not `accum`: programs call sums of
+# gradients so, which differ between ranks.
+_MOMENTS: Final = (
+    *("moments", "moment1", "moment2", "vhat", "adam_m", "adam_v", "lamb_m", "lamb_v"),
+    *("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "mean_grad", "mean_square"),
+    "momentum_buf",
+)
 _ROOM: Final = 2 << 20  # Bytes by which table and objects may grow.
 
 Array = Any  # numpy.ndarray of any type.
@@ -56,7 +63,8 @@ class Image:
         self._table = pickle.dumps(self._entries(arrays))
         self._start = _head.BYTES + len(self._table) + _ROOM + room
         self._start += 4 * len(pickle.dumps(objects))
-        self._offsets = _offsets(self._start, [a.nbytes for a in arrays])
+        self._sizes = [a.nbytes for a in arrays]
+        self._offsets = _offsets(self._start, self._sizes)
         end = self._offsets[-1] + arrays[-1].nbytes
         self.bytes = end + -end % 4096
         self.used: tuple[tuple[int, int], ...] = ()  # Ranges of the image that was written last.
@@ -95,6 +103,28 @@ class Image:
             for i, (there, mine) in pairs
             if compare(there.ctypes.data, mine.ctypes.data, mine.nbytes)
         }
+
+    def alike(self, given: Collection[int]) -> bytes:
+        """Return one byte for each parameter; 1: it is one of the `given` ids, or a moment of one.
+
+        An optimizer names its moments by a prefix of its own and their parameter's name.
+        """
+        names = {p.name for p in self._parameters if id(p) in given}
+        moments = {f"{prefix}.{name}" for prefix in _MOMENTS for name in names}
+        rows = zip(self._parameters, self._names)
+        return bytes(id(p) in given or name in moments for p, name in rows)
+
+    def places(self, which: bytes) -> list[tuple[str, int, int]]:
+        """Return names, offsets and sizes of the parameters with a 1."""
+        rows = zip(self._names, self._offsets, self._sizes, which)
+        return [(name, at, size) for name, at, size, is_in in rows if is_in]
+
+    def take(self, which: Collection[int], view: memoryview) -> None:
+        """Set parameters, by their numbers, to their values in an image."""
+        arrays = [memory(p) for p in self._parameters]
+        views = self._views(view, arrays)
+        for i in which:
+            _bytes(arrays[i])[:] = views[i]
 
     def show(self, see: Callable[[Sequence[str], Sequence[Array]], None]) -> None:
         """Show names and arrays of the parameters as they are."""

@@ -60,6 +60,8 @@ def init(
     self.mean, self.degree = mean, degree or size
     self.map_ = ops.Map()
     index = engine.use(group, by_model)
+    if size == engine.world_size:
+        engine.alike |= {id(parameter): parameter for parameter in parameters}
     self.exchange = _operators.reduce(index, size, Op.SUM, 0, factor, training=True)
 
 

@@ -181,6 +181,7 @@ class State:
             _random.seed_from(self._base, f"top of {self._place}")  # A successor may begin here.
             yield self._at.epoch
             self._end_epoch()
+        self._steps.compare(at_end=True)
         self._place, self._used = "after", True
 
     def _end_epoch(self) -> None:

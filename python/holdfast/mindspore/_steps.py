@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import operator
 import os
 import struct
 import threading
@@ -14,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from holdfast import _core
 from holdfast._abi import Status
 from holdfast._errors import LeftError, MarkedError, PeerError
+from holdfast._replicas import Place
 from holdfast._sampling import recording_folder
 from holdfast._say import say
 from holdfast._seat import Phase
@@ -26,6 +28,7 @@ from holdfast.mindspore._sampled import Sampled
 
 _HELLO: Final = struct.Struct("<Q16s8sQ")  # The fields of Hello.
 SURVIVOR, RESTARTED, HELPER = range(3)
+_ALIKE: Final = "parameters that are alike"
 _MEETS: Final = 8  # A bit of a kind: the process is at a collective between steps.
 
 
@@ -67,6 +70,9 @@ class Steps(Versions):
         self.purpose = "a step"  # What the next step is for, the same on all ranks.
         self._between: tuple[int, Changes] = (-1, {})  # A step; parameters changed since.
         self._kind = RESTARTED if engine.restarted else SURVIVOR
+        self._alike = b""  # See Image.alike().
+        self._places: list[Place] = []
+        self._known = -1, b""  # How many parameters the engine knew, and what was found with it.
         self.open(engine.open(self._image.bytes))
         self.sampled = Sampled(self.session)
         self._turn = threading.Lock()
@@ -90,8 +96,28 @@ class Steps(Versions):
         """
         version, changes = self._between
         self.objects = self._image.read(self.last)
+        self._hold(self.objects.get(_ALIKE, b""))
         if version == self.session.version:
             self._image.put(changes)
+
+    def repair(self, which: list[int]) -> None:
+        """Set these parameters to the values that the last version has of them."""
+        numbers = [i for i, is_alike in enumerate(self._alike) if is_alike]
+        repaired = [numbers[i] for i in which]
+        version, changes = self._between
+        if version == self.session.version and not changes.keys().isdisjoint(repaired):
+            raise self._engine.worker.fail(
+                f"rank {self._engine.rank} held other values of a parameter than most ranks, and "
+                "the program has changed it from these since the last step"
+            )
+        self._image.take(repaired, self.last)
+
+    def _hold(self, alike: bytes) -> None:
+        """Note which parameters the last version holds alike on all ranks."""
+        if self._alike != alike:
+            self._alike, self._places = alike, self._image.places(alike)
+        at = self.objects.get("at")  # State's position: the ends of its epochs are no steps.
+        self.replicas.hold(self._places, at[0] if at else self.n)
 
     def changes(self) -> Changes:
         """Return the parameters that have changed since step n."""
@@ -293,6 +319,7 @@ class Steps(Versions):
         except MarkedError:
             self.give_up()
             return False
+        objects[_ALIKE] = found = self._find_alike()
         self._image.write(self.next, objects, self.sampled.kept)
         self.sampled.on = False
         step = _core.Step(loss=objects.get("loss", 0.0), used=self._image.used)
@@ -300,4 +327,18 @@ class Steps(Versions):
             self.restore()
             return False
         self.objects = objects
+        self._hold(found)
         return True
+
+    def _find_alike(self) -> bytes:
+        """Return which parameters are alike, as far as this process or its predecessor knows.
+
+        A successor may come to a reducer later than its predecessor did.
+        """
+        known = len(self._engine.alike), self._alike
+        if known != self._known:
+            found = self._image.alike(self._engine.alike)
+            if self._alike:
+                found = bytes(map(operator.or_, found, self._alike))
+            self._known = known[0], found
+        return self._known[1]

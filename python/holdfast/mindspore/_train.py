@@ -307,6 +307,8 @@ def train_process(
         try:
             original(model, **{**arguments, "epoch": run.epochs, "initial_epoch": first})
             trainer.former.keep(trainer.call, callbacks, engine.say_once)
+            if trainer.state is not None:
+                trainer.state.compare(at_end=True)
             return
         except Restart:
             assert scratch is not None

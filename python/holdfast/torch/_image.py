@@ -56,6 +56,7 @@ class Image:
         self._kept = kept
         self._common = common
         self._plan: Plan | None = None
+        self.places: list[Place] = []  # Of the image that was written or read last.
         self.used: tuple[tuple[int, int], ...] = ()  # Ranges of the image that was written last.
         self._written: dict[int, bytes] = {}  # By address of an image: the pickled plan in it.
         shared, size, tensors = kept.room_of_tensors(common)
@@ -111,6 +112,7 @@ class Image:
         if head.size > self._start or plan.end > len(view) or plan.common_end > most:
             raise UserError(_OUTGROWN.format(len(view)))
         plan.copy_to(memory)
+        self.places = plan.places
         address = memory.data_ptr()
         head.write(view[self.common :], _MAGIC, self._written.get(address) is plan.pickled)
         self._written[address] = plan.pickled
@@ -149,7 +151,7 @@ class Image:
     def read(self, view: memoryview) -> dict[str, Any]:
         """Bring everything to what an image holds; return its objects."""
         head = _head.read(view[self.common :], _MAGIC)
-        places = pickle.loads(head.table)
+        self.places = places = pickle.loads(head.table)
         self._see_that_common_fits(view, places)
         distributed = {p.key for p in places if p.distributed}
         objects: dict[str, Any] = pickle.loads(head.objects)

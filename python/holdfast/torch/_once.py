@@ -76,6 +76,8 @@ class Results:
         undo = self._kept.undo_of_an_evaluation()
         while True:
             self._versions.begin(key)
+            if self._versions.has_repaired:
+                before = self._kept.fingerprints()
             progress.seeds.derive("once", *map(str, key), progress.n).set()
             try:
                 raw = self._call(function)

@@ -46,11 +46,6 @@ class Position:
         """The number from which the pass under way draws its order; for turn 0, the epoch."""
         return self.epoch | self.turn << 32
 
-    @property
-    def is_last(self) -> bool:
-        """Whether the step under way is the last of its pass. Requires: see_ahead() was called."""
-        return self.over or self.length == self.index > 0
-
     def objects(self) -> tuple[Any, ...]:
         """Return what an image has to hold of the position."""
         marks = self.marks.copy()

@@ -144,7 +144,8 @@ def _one_pass(
         yield from _one_step(training, source, batch, between)
         between = None
         if training.stopped:
-            return
+            break
+    training.versions.compare(at_end=True)
 
 
 def _one_step(

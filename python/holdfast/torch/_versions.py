@@ -20,7 +20,6 @@ from holdfast._errors import LeftError
 from holdfast._seat import Phase
 from holdfast._versions import told
 from holdfast.torch import _ddp
-from holdfast.torch._drift import Drift
 from holdfast.torch._engine import Engine
 from holdfast.torch._gradients import Gradients
 from holdfast.torch._greeting import Again, Hello, greet, greet_again
@@ -30,8 +29,9 @@ from holdfast.torch._optimizers import local
 from holdfast.torch._plan import Key
 from holdfast.torch._position import Progress
 from holdfast.torch._random import derive
+from holdfast.torch._replicas import Replicas
 
-_VOICE: Final = struct.Struct("<3Q")  # Wish to stop; digest of the replicas; its cost.
+_WISH: Final = struct.Struct("?")
 
 
 class Versions(_versions.Versions):
@@ -44,9 +44,8 @@ class Versions(_versions.Versions):
         self._ddps = ddps
         self._progress = progress
         self._gradients = Gradients(kept)
-        self._drift = Drift(engine, kept, ddps)
+        self._alike = Replicas(engine, kept, ddps)
         self._restarted = True  # The version under way is the first that this process begins.
-        self._is_new = False  # Its ranks have greeted each other for it: a new generation.
         self._key: Key | None = None  # Of the result that is made; None: a step is.
         self._behind = True  # This process has not come to the step of the others yet.
         self._second_due = False  # Some rank has not, so they greet each other again later.
@@ -57,7 +56,7 @@ class Versions(_versions.Versions):
         engine = self._engine
         engine.own_use += 1
         with engine.echo():
-            self._image = Image(self._kept, self._objects(), self._drift.common())
+            self._image = Image(self._kept, self._objects(), self._alike.common())
             if engine.seat.waits_spare:
                 for ddp in self._ddps:
                     _ddp.rehearse(ddp, engine)
@@ -97,7 +96,6 @@ class Versions(_versions.Versions):
         if engine.too_late:
             engine.in_step = False
             engine.see_that_others_are_there()
-        self._drift.begin()
 
     def _begin(self, restarted: bool) -> None:
         """Begin a version. In a new generation, first check that all ranks keep the same things.
@@ -118,7 +116,7 @@ class Versions(_versions.Versions):
     def _begin_with_all(self, restarted: bool) -> None:
         self._restarted = restarted
         while True:
-            self._is_new = self.begin_version()
+            self.begin_version()
             if restarted or not self._second_due or self._greet_again():
                 self._behind = self._behind and restarted
                 return
@@ -203,36 +201,35 @@ class Versions(_versions.Versions):
         step = _core.Step(position=position, used=self._image.used)
         if self.session.end_step(step):
             return False
-        self._at = self.session.version
+        self._note()
         self._engine.asked = self._engine.guessed = False
         return True
 
+    def _note(self) -> None:
+        """Note that everything is as in the last version."""
+        self._at = self.session.version
+        if self._at:  # Version 0 is each rank's own.
+            self.replicas.hold(self._alike.at(self._image.places), self._progress.n)
+
     def _hear(self) -> bool:
-        """Exchange wishes to stop, and compare the replicas if it is time. False: a fault came."""
-        session, progress, drift = self.session, self._progress, self._drift
+        """Exchange wishes to stop. False: a fault came."""
+        session, progress = self.session, self._progress
         if session.world.size == 1:
             progress.stopped = progress.stopped or progress.wish
             return True
-        is_due = self._is_new or progress.n >= drift.next or progress.position.is_last
-        digest, cost = drift.digest() if is_due else (0, 0)
-        given = told(session, _VOICE, progress.wish, digest, cost)
+        given = told(session, _WISH, progress.wish)
         if given is None:
             return False
-        wishes, digests, costs = zip(*given)
-        progress.stopped = progress.stopped or any(wishes)
-        if all(digests):  # All ranks have compared.
-            drift.set_next(progress.n, list(costs))
-            if len(set(digests)) > 1:
-                drift.name_the_first(session, progress.n)
+        progress.stopped = progress.stopped or any(wish for (wish,) in given)
         return True
 
     def hear_wishes(self) -> bool:
         """Return whether any rank wishes to stop. Requires: a version was begun."""
-        given = told(self.session, _VOICE, self._progress.wish, 0, 0)
+        given = told(self.session, _WISH, self._progress.wish)
         if given is None:
             self._engine.marked = True
             return False
-        return any(wish for wish, _, _ in given)
+        return any(wish for (wish,) in given)
 
     # ---- What is kept ---------------------------------------------------------------------------
 
@@ -242,7 +239,6 @@ class Versions(_versions.Versions):
             "results": self._progress.results,
             "ddp": _ddp.begins_with(self._ddps),
             "gradients": self._gradients.objects(),
-            "drift": self._drift.next,
         }
 
     def fill(self, view: memoryview) -> None:
@@ -256,8 +252,11 @@ class Versions(_versions.Versions):
         self._gradients.restore(objects["gradients"])
         _ddp.restore(self._ddps, objects["ddp"], self._engine)
         self._gradients.watch()
-        self._drift.next = objects["drift"]
-        self._at = self.session.version
+        self._note()
+
+    def repair(self, which: list[int]) -> None:
+        """Set these replicas to the values that the last version has of them."""
+        self._alike.take(which, self.tensors())
 
     def tensors(self) -> dict[Key, Any]:
         """Return the tensors of the last version, without copies."""

@@ -1,0 +1,188 @@
+#include "runtime/worker/replicas.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "base/digest.h"
+#include "base/text.h"
+
+namespace holdfast::runtime {
+namespace {
+
+using collective::Outcome;
+using Act = replicas::Verdict::Act;
+using Heard = replicas::Comparison::Heard;
+
+constexpr const char* kCause =
+    "replicas have to be the same on all ranks. Either the program changes one on one rank alone "
+    "(gradients that are clipped after their sum, a change under `if rank == ...`, draws without a "
+    "common seed, a learning rate that one process has read at another time), or a host's memory "
+    "is faulty";
+
+std::uint64_t nanoseconds(std::chrono::steady_clock::duration d) {
+  return static_cast<std::uint64_t>(std::chrono::nanoseconds(d).count());
+}
+
+std::uint64_t digest_of(std::span<const std::uint64_t> numbers) {
+  return digest(std::as_bytes(numbers));
+}
+
+replicas::Options options_of(const config::Settings& settings) {
+  return {.warns_only = settings.drift == config::Drift::kWarn,
+          .every = static_cast<std::uint64_t>(settings.digest_every)};
+}
+
+}  // namespace
+
+Replicas::Replicas(Worker& worker, Session& session)
+    : worker_(worker), session_(session), comparison_(options_of(worker.settings())) {}
+
+void Replicas::hold(Table table) {
+  table_ = std::move(table);
+  held_at_ = session_.version();
+  std::string all;
+  for (std::size_t i = 0; i < table_.names.size(); ++i) {
+    all += cat(table_.names[i], '\n', table_.bytes_of(i).size(), '\n');
+  }
+  names_ = all.empty() ? 0 : digest(std::as_bytes(std::span(all))) | 1;
+  digests_.assign(table_.names.size(), 0);
+}
+
+bool Replicas::is_due(bool at_end) const {
+  // A rehearsal has no other ranks to compare with.
+  return session_.identity().world_size > 1 && session_.rehearsal() == nullptr &&
+         comparison_.is_due(session_.generation(), at(), at_end);
+}
+
+void Replicas::begun() {
+  const Clock::time_point now = Clock::now();
+  if (at().step == following_) {
+    const std::uint64_t step = nanoseconds(now - began_);
+    mine_.step = mine_.step == 0 ? step : std::min(mine_.step, step);
+  }
+  following_ = at().step + 1;
+  began_ = now;
+}
+
+Status Replicas::compare() {
+  repaired_.clear();
+  if (!session_.group() || session_.group()->aborted()) return {};
+  const auto outcome = try_once();
+  if (!outcome) return outcome.error();
+  began_ = Clock::now();  // The comparison is not part of the step.
+  return {};
+}
+
+Status Replicas::compare_for_certain() {
+  repaired_.clear();
+  while (is_due(true)) {
+    const auto began = session_.begin_step();
+    if (!began) return began.error();
+    if (*began == Began::kTooLate) {
+      // A rank has ended its training, so it had made this comparison, and so had all ranks. Their
+      // copies need not be complete.
+      return settled();
+    }
+    following_.reset();  // The time until the next step is not that of a step.
+    const auto outcome = try_once();
+    if (!outcome) return outcome.error();
+    if (*outcome == Outcome::kMismatch) return worker_.fail(session_.group()->why());
+    if (*outcome != Outcome::kAborted) return {};
+  }
+  return {};
+}
+
+Status Replicas::settled() {
+  if (unrepaired_.empty()) return {};
+  return worker_.fail(cat(unrepaired_, ", and a fault came before that could be repaired"));
+}
+
+void Replicas::read() {
+  for (std::size_t i = 0; i < digests_.size(); ++i) digests_[i] = digest(table_.bytes_of(i));
+}
+
+Result<Outcome> Replicas::try_once() {
+  const Clock::time_point began = Clock::now();
+  read();
+  const Clock::time_point have_read = Clock::now();
+  mine_.names = names_;
+  mine_.digest = digest_of(digests_);
+  mine_.is_copy = session_.store().is_copy() ? 1 : 0;
+  comparison_.tell(mine_);
+  mine_.read = nanoseconds(have_read - began);
+  std::vector<replicas::Reading> readings(static_cast<std::size_t>(session_.identity().world_size));
+  const Outcome outcome = session_.all_gather(std::as_bytes(std::span(&mine_, 1)),
+                                              std::as_writable_bytes(std::span(readings)));
+  if (outcome != Outcome::kDone) return outcome;
+  mine_.exchange = nanoseconds(Clock::now() - have_read);
+  mine_.step = 0;
+  switch (comparison_.heard(session_.generation(), at(), readings)) {
+    case Heard::kAlike:
+      return outcome;
+    case Heard::kUnlike:
+      return look_at_each();
+    case Heard::kOtherNames:
+      return worker_.fail(
+          cat(comparison_.unlike_names(), " after step ", at().step, "; all ranks keep the same"));
+  }
+  return outcome;
+}
+
+Result<Outcome> Replicas::look_at_each() {
+  const auto ranks = static_cast<std::size_t>(session_.identity().world_size);
+  std::vector<std::uint64_t> all(ranks * digests_.size());
+  const Outcome outcome = session_.all_gather(std::as_bytes(std::span(digests_)),
+                                              std::as_writable_bytes(std::span(all)));
+  if (outcome != Outcome::kDone) return outcome;
+  const auto verdict = comparison_.judge(table_.names, all);
+  if (verdict.act == Act::kEnd) {
+    return worker_.fail(
+        cat(verdict.words, ": ", kCause, ". To go on all the same: HOLDFAST_DRIFT=warn"));
+  }
+  if (verdict.act == Act::kRepair) {
+    unrepaired_ = verdict.words;
+    const Outcome repaired = repair(verdict.copies, all);
+    if (repaired != Outcome::kDone) return repaired;
+    unrepaired_.clear();
+    comparison_.repaired();
+    say(cat(verdict.words, "; it has been given the values that most ranks hold: ", kCause,
+            ". All steps from ", verdict.used_since,
+            " on may have been computed with its own ones, on that rank"));
+  } else if (!verdict.words.empty()) {
+    say(cat(verdict.words, ": ", kCause, ". It goes on (HOLDFAST_DRIFT=warn)"));
+  }
+  return outcome;
+}
+
+// Each replica is complete or untouched, whenever a fault comes: the next generation compares
+// again.
+Outcome Replicas::repair(const std::vector<replicas::Verdict::Copy>& copies,
+                         std::span<const std::uint64_t> digests) {
+  const auto me = static_cast<std::size_t>(session_.identity().rank);
+  std::vector<std::byte> scratch;
+  for (const auto [tensor, from] : copies) {
+    const std::span<std::byte> bytes = table_.bytes_of(tensor);
+    scratch.assign(bytes.begin(), bytes.end());
+    const Outcome outcome = session_.broadcast(scratch, static_cast<Rank>(from));
+    if (outcome != Outcome::kDone) return outcome;
+    if (digests[me * digests_.size() + tensor] == digests[from * digests_.size() + tensor])
+      continue;
+    std::memcpy(bytes.data(), scratch.data(), bytes.size());
+    repaired_.push_back(tensor);
+  }
+  return Outcome::kDone;
+}
+
+void Replicas::say(const std::string& words) const {
+  if (session_.identity().rank != 0) return;
+  std::fprintf(stderr, "holdfast: warning: %s\n", words.c_str());
+}
+
+replicas::At Replicas::at() const {
+  const Version version = session_.version();
+  return {version, table_.step + (version - held_at_)};
+}
+
+}  // namespace holdfast::runtime
