@@ -94,6 +94,7 @@ struct Arena::State {
         layout(std::move(its_layout)),
         mapped(std::make_shared<const os::Mapping>(std::move(its_mapping))),
         mapping(*mapped),
+        guard(guarded(path, layout, mapping)),
         streams(streams_of(mapping, layout)),
         floats(layout.region_floats()),
         private_offsets{layout.private_offset(0), layout.private_offset(1)} {
@@ -123,6 +124,15 @@ struct Arena::State {
     return k == 0 ? streams.m : streams.v;
   }
 
+  // Without a guard a lost page ends the process.
+  static os::PageGuard guarded(const std::string& path, const Layout& layout,
+                               const os::Mapping& mapping) {
+    auto found = os::find_file(path, os::Access::kWrite);
+    if (!found || found->bytes != mapping.bytes().size()) return {};
+    const std::uint64_t from = layout.gradients_offset();
+    return os::PageGuard::over_file(mapping.bytes().subspan(from), std::move(found->file), from,
+                                    &mapping.as<Header>(0)->losses);
+  }
   // Opens a file that has a version, and finishes an update that a dead process began.
   static Result<Arena> recovered(const std::string& path, ArenaFile file);
   Status recover();
@@ -133,6 +143,7 @@ struct Arena::State {
   Layout layout;
   std::shared_ptr<const os::Mapping> mapped;
   const os::Mapping& mapping;
+  os::PageGuard guard;
   Streams streams;
   std::uint64_t floats;
   std::uint64_t private_offsets[2];  // Kept: the layout computes them from all parameters.
@@ -278,6 +289,13 @@ std::vector<Range> Arena::used(Version v) const {
   return used_of(state_->header(), state_->layout, v);
 }
 
+const os::LossList& Arena::losses() const {
+  return state_->header().losses;
+}
+void Arena::clear_losses(std::uint64_t count) {
+  std::atomic_ref(state_->header().losses.count).compare_exchange_strong(count, 0);
+}
+
 void Arena::begin(Version v, const Position& position, std::span<const Range> used) {
   HF_ASSERT(fresh() && v != kNoVersion);
   Header& h = state_->header();
@@ -289,6 +307,7 @@ void Arena::begin(Version v, const Position& position, std::span<const Range> us
 
 void Arena::invalidate() {
   publish(state_->header().version, kNoVersion);
+  publish(state_->header().losses.count, 0);
 }
 
 void Arena::stage(Version n, const StagedStep& step) {

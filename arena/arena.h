@@ -25,6 +25,7 @@
 #include "arena/layout.h"
 #include "base/ids.h"
 #include "base/result.h"
+#include "os/lost_pages.h"
 #include "os/shared_file.h"
 
 namespace holdfast::arena {
@@ -128,13 +129,21 @@ class Arena {
   // The ranges of private_bytes(v) that are in use. Requires: has(v).
   [[nodiscard]] std::vector<Range> used(Version v) const;
 
+  // What memory errors have taken, by offsets from the gradients on. It is written down in the
+  // file, before a lost page holds zeros, so a successor finds it as well. (A lost page of the
+  // file's head ends the process.)
+  [[nodiscard]] const os::LossList& losses() const;
+  // Forgets `count` losses, unless there are more by now.
+  void clear_losses(std::uint64_t count);
+
   // Commits version v: 0, or that of a checkpoint. The caller has filled parameters, moments and
   // private_bytes(v). Requires: fresh. In a new arena the moments are zero. `used`: as in
   // StagedStep.
   void begin(Version v, const Position& position, std::span<const Range> used = {});
   void begin_version0(const Position& position) { begin(0, position); }
   // Makes the arena fresh, so that all of it may be overwritten (by a checkpoint, or by state from
-  // afar). Then call begin(). The bytes stay, but until begin() a successor sees no version.
+  // afar). Then call begin(). The bytes stay, but until begin() a successor sees no version. Losses
+  // so far are forgotten.
   void invalidate();
 
   // Requires: n == version() + 1, and the gradients are complete. May be called again for the same

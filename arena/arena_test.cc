@@ -304,7 +304,7 @@ TEST(Arena, RefusesAFormerFormatByItsNumber) {
   const Result<Arena> arena = Arena::open(path, small(), 7);
   ASSERT_FALSE(arena);
   EXPECT_EQ(arena.error().what,
-            cat("The arena ", path, " has format 2, this program knows 3; remove it."));
+            cat("The arena ", path, " has format 2, this program knows 4; remove it."));
 }
 
 TEST(Arena, KnowsWhichPrivateBytesOfEachVersionAreInUse) {

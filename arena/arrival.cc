@@ -73,6 +73,10 @@ Status Arrival::see(From from, const Head& head, const std::string& name) {
     return moved(name, version_);
   }
   if (auto sound = check_words(head.header, head.layout, name); !sound) return sound;
+  if (head.header.losses.count != 0) {
+    return Error{Blame::kPeer, cat("memory errors have taken pages of ", name,
+                                   " as well: no copy of the state is whole")};
+  }
   expected_ = ranges_of(head, version_, private_bytes_);
   if (from == From::kRank) position_ = head.header.records[version_ % 2].position;
   return {};
@@ -111,6 +115,26 @@ Status Arrival::copy(From from, const std::string& path) {
                      " differs from it: memory that does not keep what is written?")};
   }
   is_here(from) = true;
+  return {};
+}
+
+Status Arrival::repair(const std::string& path, std::span<const Range> lost) {
+  const Result<ArenaFile> file = file_at(path, os::Access::kRead);
+  if (!file) return file.error();
+  if (!file->found.file) return Error{Blame::kWorld, cat("There is no arena ", path, ".")};
+  if (auto seen = see(From::kRank, file->head, path); !seen) return seen;
+  const std::uint64_t count = arena_.losses().count;
+  const os::Mapping& there = file->mapping;
+  const std::uint64_t state = arena_.layout().parameters_offset();
+  std::byte* here = reinterpret_cast<std::byte*>(arena_.parameters().data());
+  for (const auto& [offset, bytes] : lost) {
+    std::memcpy(here + (offset - state), there.at(offset), bytes);
+    if (std::memcmp(here + (offset - state), there.at(offset), bytes) != 0) {
+      return Error{Blame::kWorld, cat("what was copied from ", path, " differs from it")};
+    }
+  }
+  if (!has(*there.as<Header>(0), file->head.layout, version_)) return moved(path, version_);
+  arena_.clear_losses(count);
   return {};
 }
 

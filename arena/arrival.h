@@ -53,6 +53,11 @@ class Arrival {
   // the digests of both arenas.
   [[nodiscard]] Status copy(From from, const std::string& path);
 
+  // Copies only `lost`, ranges of the file, from a rank's arena file of this host that stands still
+  // at the version, as this arena does. Ranges of private bytes are those that all ranks hold
+  // alike. No end() is needed. After an error the losses still stand in the arena.
+  [[nodiscard]] Status repair(const std::string& path, std::span<const Range> lost);
+
   // What comes from another host: ranges of a file of `file_bytes` bytes.
   struct Coming {
     From from = From::kRank;

@@ -16,12 +16,13 @@
 
 #include "arena/arena.h"
 #include "arena/layout.h"
+#include "os/lost_pages.h"
 
 namespace holdfast::arena {
 
 inline constexpr std::uint64_t kPageBytes = 4096;
 inline constexpr std::uint64_t kMagic = 0x6172656e61466421;  // "!dFanera" in memory
-inline constexpr std::uint64_t kFormat = 3;
+inline constexpr std::uint64_t kFormat = 4;
 inline constexpr std::size_t kSlots = 16;     // The most threads an update runs on.
 inline constexpr std::size_t kUndoLines = 3;  // parameters and up to two moments
 
@@ -51,6 +52,7 @@ struct Header {
   std::uint64_t updating;
   std::uint64_t threads;  // Slots in use by the update begun.
   Record records[2];      // The record of version v is records[v % 2].
+  os::LossList losses;    // Of the file's part from the gradients on.
 };
 static_assert(sizeof(Header) <= kPageBytes);
 

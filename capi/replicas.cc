@@ -1,7 +1,6 @@
 // The functions of c.h that compare what all ranks hold alike.
 #include "runtime/worker/replicas.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 

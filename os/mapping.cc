@@ -9,8 +9,6 @@
 namespace holdfast::os {
 namespace {
 
-constexpr std::uint64_t kPage = 4096;
-
 std::uint64_t whole_pages(std::uint64_t bytes) {
   return (bytes + kPage - 1) / kPage * kPage;
 }

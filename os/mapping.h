@@ -10,6 +10,7 @@
 
 namespace holdfast::os {
 
+inline constexpr std::uint64_t kPage = 4096;
 inline constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
 
 enum class Access : std::uint8_t { kRead, kWrite };

@@ -3,6 +3,7 @@
 
 #include <grp.h>
 #include <netinet/in.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -47,6 +48,19 @@ int as_user(uid_t user, const Body& body) {
   int status = 0;
   if (::waitpid(child, &status, 0) != child || !WIFEXITED(status)) return 255;
   return WEXITSTATUS(status);
+}
+
+// Takes the page at `address` away, as a memory error does: whoever touches it gets SIGBUS. (If a
+// file is mapped there, its contents stay there until that is handled.)
+inline void lose_page(void* address) {
+  constexpr std::size_t kBytes = 4096;
+  static const Fd empty(::memfd_create("empty", MFD_CLOEXEC));
+  const auto begin = reinterpret_cast<std::uintptr_t>(address) / kBytes * kBytes;
+  constexpr int kHow = MAP_SHARED | MAP_FIXED;
+  void* page = reinterpret_cast<void*>(begin);
+  if (::mmap(page, kBytes, PROT_READ | PROT_WRITE, kHow, empty.get(), 0) == MAP_FAILED) {
+    std::abort();
+  }
 }
 
 inline sockaddr_in loopback(std::uint16_t port) {

@@ -26,6 +26,12 @@ struct Arena {
   std::uint64_t gradient = 0;  // The gradient of the staged step.
   std::uint64_t owner = 0;     // The process that opened the arena last.
   bool spent = false;          // Lost after its rank had ended its training.
+  // Pages were lost, and hold zeros: of the state at `version`, or of the gradient. `content` and
+  // `gradient` say what would be there without that.
+  bool lost_state = false;
+  bool lost_gradient = false;
+  bool is_noticed = false;  // The process that trains has noticed that.
+  [[nodiscard]] bool has_lost() const { return lost_state || lost_gradient; }
   [[nodiscard]] Version reached() const { return updating ? staged : version; }
 };
 

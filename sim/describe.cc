@@ -136,6 +136,8 @@ std::string Narrator::describe(const Mishap& mishap) const {
       return cat(process(), " is stopped (SIGSTOP)");
     case Fault::kHang:
       return cat("the training thread of ", process(), " hangs");
+    case Fault::kLosePages:
+      return cat(process(), " loses pages of its arena");
     case Fault::kStopScheduler:
       return "the scheduler is stopped (SIGSTOP)";
     case Fault::kForeign:

@@ -64,6 +64,9 @@ void Faults::list_faults() {
                         worker.trainer->state() == trainer::State::kStepping;
     add(trains, Fault::kUserError, i);
     add(may_hang(worker), Fault::kHang, i);
+    const bool loses = owns && !ended && worker.program == Program::kTraining &&
+                       memory_.arena(worker).version != kNoVersion && !memory_.any_pages_lost();
+    add(loses, Fault::kLosePages, i);
     add(placed && !ended && !worker.leaving, Fault::kEarlyExit, i);
   }
   add(true, Fault::kKillAll, 0);
@@ -124,15 +127,13 @@ void Faults::strike(const Mishap& mishap) {
   };
   switch (mishap.fault) {
     case Fault::kKill:
-      return kill_workers(false, i);
     case Fault::kWipe:
-      return kill_workers(true, i);
+      return kill_workers(mishap.fault == Fault::kWipe, i);
     case Fault::kKillAll:
       return kill_workers(false, kNone);
     case Fault::kKillScheduler:
-      return scheduler_.kill(137, false);
     case Fault::kStoreCrash:
-      return scheduler_.kill(137, true);
+      return scheduler_.kill(137, mishap.fault == Fault::kStoreCrash);
     case Fault::kStoreFails:
       return scheduler_.kill(1, false);
     case Fault::kBreak: {
@@ -182,6 +183,8 @@ void Faults::strike(const Mishap& mishap) {
       return ask_to_move(i);
     case Fault::kHang:
       return agents_.hang(job_.workers[i]);
+    case Fault::kLosePages:
+      return memory_.lose_pages(job_.workers[i], job_.choices.pick(2) == 0);
     case Fault::kKillAgent:
       if (job_.setup.hosts) lose_sight_of(i);
       return agents_.kill(i);
@@ -329,7 +332,8 @@ bool Faults::is_all_lost() const {
     const auto rank = static_cast<Rank>(&seat - roster.data());
     const Index host = job_.setup.hosts ? memory_.host_named(seat.host) : 0;
     const bool unseen = job_.setup.hosts && job_.agents[host].is_host_lost;
-    const bool is_empty = memory_.arena(host, rank).version == kNoVersion;
+    const Arena& arena = memory_.arena(host, rank);
+    const bool is_empty = arena.version == kNoVersion || arena.lost_state;
     return seat.moved || unseen || is_empty;
   });
 }
@@ -355,7 +359,8 @@ bool Faults::justify(const wire::Reason& reason) const {
     case Why::kOutOfReach:  // An agent did not hear of the job's end, and the scheduler has exited.
       return job_.struck != 0 && has_ended && first_has_left;
     case Why::kProgram:
-      return had(Fault::kUserError) || (training_.asked_in_vain() && had(Fault::kEarlyExit));
+      return had(Fault::kUserError) || training_.lost_at_end() ||
+             (training_.asked_in_vain() && had(Fault::kEarlyExit));
     case Why::kTooOften:
       return job_.setup.max_restarts < 100 ||
              (failed && journal_.formation()->end != reason && justify(journal_.formation()->end));

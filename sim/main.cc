@@ -20,7 +20,7 @@ namespace holdfast::sim {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: sim [--world swarm|hosts|farewell|rehearsed|hung|wide|small|smallest|exchange|\n"
+    "usage: sim [--world swarm|hosts|farewell|rehearsed|hung|lossy|wide|small|smallest|exchange|\n"
     "                    election|candidates]\n"
     "           [--schedules N] [--seed S] [--exhaustive]\n"
     "           [--seconds T] [--tape FILE] [--save FILE] [--print] [--shrink]\n"

@@ -41,6 +41,7 @@ std::vector<Rank> Memory::wards(const Worker& worker) const {
 Holding Memory::holding(const Worker& worker) const {
   const Arena& own = arena(worker);
   Holding holding{own.version, own.staged, job_.setup.private_is_own, {}};
+  holding.has_lost_shared = own.lost_state && own.version != kNoVersion;
   for (const auto& [key, part] : private_parts_) {
     if (!is_held_by(worker, key) || part.version == kNoVersion) continue;
     holding.held.push_back({std::get<2>(key), part.version, part.staged});
@@ -104,6 +105,16 @@ const PrivatePart* Memory::private_source(const Worker& worker, const trainer::R
 void Memory::lose(const Worker& worker) {
   arena(worker) = Arena{.spent = journal_.finished(worker.rank)};
   forget_held(worker);
+}
+
+void Memory::lose_pages(const Worker& worker, bool of_state) {
+  Arena& own = arena(worker);
+  (of_state ? own.lost_state : own.lost_gradient) = true;
+  own.is_noticed = false;
+}
+
+bool Memory::any_pages_lost() const {
+  return std::any_of(arenas_.begin(), arenas_.end(), [](const Arena& a) { return a.has_lost(); });
 }
 
 void Memory::lose_host(Index host) {

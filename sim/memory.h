@@ -63,6 +63,9 @@ class Memory {
   bool seed(const Worker& worker);
 
   void lose(const Worker& worker);  // The memory of one worker.
+  // Pages of a worker's state, or of its gradient.
+  void lose_pages(const Worker& worker, bool of_state);
+  [[nodiscard]] bool any_pages_lost() const;
   void lose_host(Index host);
   // An arena is lost, or may be taken for lost.
   void note_wipe();

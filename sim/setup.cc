@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint32_t kOfHosts = bit(Fault::kLoseHost) | bit(Fault::kCutHost) |
                                    bit(Fault::kLinksFail) | bit(Fault::kMove) | bit(Fault::kReset);
-constexpr std::uint32_t kNotDrawn = kOfHosts | bit(Fault::kHang);
+constexpr std::uint32_t kNotDrawn = kOfHosts | bit(Fault::kHang) | bit(Fault::kLosePages);
 constexpr std::uint32_t kOfOneHost = 15;  // How many of the first faults are for one host.
 
 // Draws which faults may happen. Many kinds hide each other, so half of the runs have only two.
@@ -170,6 +170,25 @@ Setup hung(Choices& choices) {
   return setup;
 }
 
+// Ranks lose pages, one rank at a time. Processes, the scheduler or connections may fail, too.
+Setup lossy(Choices& choices) {
+  Setup setup;
+  setup.ranks = 2 + static_cast<Rank>(choices.pick(3));
+  setup.steps = 4;
+  setup.spares = static_cast<std::int32_t>(choices.pick(2));
+  setup.faults = 1 + choices.pick(4);
+  setup.kinds = bit(Fault::kLosePages);
+  for (const Fault fault : {Fault::kKill, Fault::kKillScheduler, Fault::kStoreCrash, Fault::kBreak,
+                            Fault::kPause, Fault::kHiccup}) {
+    if (choices.pick(4) == 1) setup.kinds |= bit(fault);
+  }
+  constexpr std::array<std::uint32_t, 4> kFaultRarities = {30, 6, 80, 12};
+  setup.fault_rarity = kFaultRarities[choices.pick(kFaultRarities.size())];
+  draw_order(setup, choices);
+  setup.exchange = false;
+  return setup;
+}
+
 Setup small(Choices& choices) {
   Setup setup;
   setup.steps = 1;
@@ -203,6 +222,7 @@ std::optional<Setup> draw_setup(const std::string& world, Choices& choices) {
   if (world == "farewell") return farewell(choices);
   if (world == "rehearsed") return rehearsed(choices);
   if (world == "hung") return hung(choices);
+  if (world == "lossy") return lossy(choices);
   if (world == "wide") return wide(choices);
   if (world == "small") return small(choices);
   if (world == "smallest") return smallest(choices);

@@ -41,8 +41,10 @@ enum class Fault : std::uint8_t {
   kReset,      // All connections of a host end at once, though it lives (a firewall's flush).
   // Only in the world "hung".
   kHang,  // A training thread makes no progress any more; the rest of its process lives.
+  // Only in the world "lossy".
+  kLosePages,  // Memory errors take pages of a rank's state or gradients.
 };
-inline constexpr std::uint32_t kFaults = 25;
+inline constexpr std::uint32_t kFaults = 26;
 [[nodiscard]] constexpr std::uint32_t bit(Fault fault) {
   return std::uint32_t{1} << static_cast<std::uint32_t>(fault);
 }
@@ -86,8 +88,9 @@ struct Setup {
 // one host, "hosts" everything on several. In "wide" one of two hosts with 64 ranks each is lost,
 // or the spare host. In "farewell" little is trained, so that most faults happen while the agents
 // end. In "rehearsed" agents of any of these have ranks
-// rehearsed. In "hung" training threads hang. "small", "smallest" and "exchange" are for exhaustive
-// runs with 2 ranks: 2 faults without an exchange, or 1 fault with one.
+// rehearsed. In "hung" training threads hang; in "lossy" ranks lose pages of memory. "small",
+// "smallest" and "exchange" are for exhaustive runs with 2 ranks: 2 faults without an exchange, or
+// 1 fault with one.
 [[nodiscard]] std::optional<Setup> draw_setup(const std::string& world, Choices& choices);
 
 [[nodiscard]] std::string to_text(const Setup& setup);

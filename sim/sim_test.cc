@@ -55,6 +55,10 @@ TEST(Simulation, RanksThatHangAreNamedAndReplaced) {
   keep_every_invariant("hung", kOfHosts / 4);
 }
 
+TEST(Simulation, LostPagesComeFromAnotherRank) {
+  keep_every_invariant("lossy", kOfHosts / 2);
+}
+
 TEST(Simulation, AgentsEndInTimeAndAsTheJobDid) {
   keep_every_invariant("farewell", kOfHosts);
 }

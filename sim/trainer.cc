@@ -111,6 +111,10 @@ void Training::open(Index index) {
   Arena& own = memory_.arena(worker);
   own.owner = worker.process;
   if (own.updating) finish_update(own);
+  // A successor does not know whether an update has used the gradient since.
+  own.lost_state = own.lost_state || own.lost_gradient;
+  own.lost_gradient = false;
+  own.is_noticed = true;  // It stands in the arena.
   worker.program = Program::kTraining;
   events_.tell_trainer(index, trainer::JoinCalled{memory_.holding(worker)});
 }
@@ -260,7 +264,22 @@ bool Training::fetches(const Worker& worker, const trainer::Repair& work) const 
          memory_.host_named(work.order.source.host) != worker.agent;
 }
 
+// Notices lost pages, as runtime/worker/session.cc does: the step under way is void. Requires: the
+// worker has not arrived at a barrier that is still open.
+bool Training::look_for_losses(Index index) {
+  Worker& worker = job_.workers[index];
+  Arena& own = memory_.arena(worker);
+  if (!own.has_lost() || own.is_noticed) return false;
+  own.is_noticed = true;
+  own.lost_gradient = false;
+  own.staged = own.version;
+  if (worker.joined != 0) groups_[worker.joined].aborted = true;
+  events_.tell_trainer(index, trainer::PagesLost{memory_.holding(worker), 1});
+  return true;
+}
+
 bool Training::begin(Index index, const trainer::Arrive&) {
+  if (look_for_losses(index)) return false;
   const bool has_arrived = arrive(job_.workers[index]);
   const Worker& worker = job_.workers[index];
   if (has_arrived && complete(worker) && !is_out_of_sight(worker)) check_copies(worker);
@@ -314,8 +333,9 @@ void Training::end(Index index, const trainer::Repair& work) {
     // If the job has gone on meanwhile, the source has another version, or is gone.
     const bool is_late =
         fetches(worker, work) && (source.version != work.version || source.updating);
-    const bool lacks = source.version == kNoVersion || (part && part->version == kNoVersion);
-    if (lacks && memory_.wipes() > 0) {
+    const bool lacks =
+        source.version == kNoVersion || source.lost_state || (part && part->version == kNoVersion);
+    if (lacks && (memory_.wipes() > 0 || source.lost_state)) {
       source_lost_ = true;
       error = kSourceLost;
     } else if (is_late) {
@@ -326,6 +346,7 @@ void Training::end(Index index, const trainer::Repair& work) {
         job_.checkers.violate("S7: half a private part is received");
       own.version = own.staged = source.version;
       own.content = source.content;
+      own.lost_state = own.lost_gradient = false;
     }
   }
   events_.tell_trainer(index, trainer::Repaired{memory_.holding(worker), error});
@@ -418,6 +439,7 @@ void Training::end(Index index, const trainer::Update&) {
   finish_update(memory_.arena(job_.workers[index]));
   if (job_.setup.holders) memory_.drop_the_rest(job_.workers[index]);
   memory_.settle(job_.workers[index]);
+  (void)look_for_losses(index);
   events_.tell_trainer(index, trainer::Updated{});
 }
 
@@ -431,7 +453,13 @@ void Training::end(Index index, const trainer::Return& result) {
     case What::kCommitted:
     case What::kCommittedByPlan:
     case What::kVoid:
-      if (own.version == job_.setup.steps) return events_.tell_trainer(index, trainer::EndCalled{});
+      if (own.version == job_.setup.steps) {
+        // What the program does with its last state may be wrong.
+        lost_at_end_ = lost_at_end_ || own.has_lost();
+        if (own.has_lost()) return fail(index, {.kind = wire::Reason::Kind::kProgram});
+        return events_.tell_trainer(index, trainer::EndCalled{});
+      }
+      (void)look_for_losses(index);
       return events_.tell_trainer(
           index, trainer::StepBegun{worker.joined != 0 && groups_[worker.joined].aborted});
     case What::kBegun:
@@ -440,9 +468,10 @@ void Training::end(Index index, const trainer::Return& result) {
       worker.began_at = own.version;
       if (arrive(worker)) {
         groups_[worker.joined].operations[worker.operation].sum +=
-            contribution(own.content, worker.rank, own.version + 1);
+            contribution(own.lost_state ? kGarbage : own.content, worker.rank, own.version + 1);
         own.gradient = kGarbage;
       }
+      (void)look_for_losses(index);
       return events_.tell_trainer(index, trainer::StepEnded{});
     case What::kTooLate:
       return job_.checkers.violate("P33: a rank has a step to make, but another has ended");
@@ -488,6 +517,9 @@ void Training::finish_update(Arena& arena) {
   arena.version = arena.staged;
   arena.content = updated(arena.content, arena.gradient, arena.version);
   arena.updating = false;
+  // What the update made of zeros is lost as well.
+  arena.lost_state = arena.lost_state || arena.lost_gradient;
+  arena.lost_gradient = false;
   job_.checkers.committed(arena);
 }
 

@@ -46,6 +46,8 @@ class Training {
   [[nodiscard]] std::map<Generation, Group>& groups() { return groups_; }
   // The exchange failed: a process had ended early without it.
   [[nodiscard]] bool asked_in_vain() const { return asked_in_vain_; }
+  // A rank had lost pages of its state when its training was over.
+  [[nodiscard]] bool lost_at_end() const { return lost_at_end_; }
   // A copy failed because its source's arena was lost.
   [[nodiscard]] bool source_lost() const { return source_lost_; }
 
@@ -77,6 +79,7 @@ class Training {
   [[nodiscard]] bool fetches(const Worker& worker, const trainer::Repair& work) const;
   void check_copies(const Worker& worker);
   void wrote(const Worker& worker);
+  bool look_for_losses(Index worker);
   void check_told(const Worker& worker, trainer::Return::What what);
   void finish_update(Arena& arena);
   [[nodiscard]] bool complete(const Worker& worker) const;
@@ -95,6 +98,7 @@ class Training {
   WorkerEvents& events_;
   std::map<Generation, Group> groups_;
   bool asked_in_vain_ = false;
+  bool lost_at_end_ = false;
   bool source_lost_ = false;
 };
 

@@ -61,6 +61,8 @@ std::string note_kind(controller::Note::Kind kind) {
       return "taken";
     case controller::Note::Kind::kHeldUp:
       return "held up";
+    case controller::Note::Kind::kRemark:
+      return "remark";
   }
   return "?";
 }
@@ -147,6 +149,7 @@ std::string to_words(const wire::Message& message) {
           [](const wire::Report& m) {
             return cat("Report generation ", m.generation, " ", version(m.version), " staged ",
                        version(m.staged), m.private_is_own ? ", private parts of its own" : "",
+                       m.has_lost_shared || m.has_lost_private ? ", lost pages" : "",
                        in_words(m.held));
           },
           [](const wire::Repaired& m) { return cat("Repaired generation ", m.generation); },
@@ -184,7 +187,8 @@ std::string to_words(const wire::Message& message) {
           },
           [](const wire::Moved& m) { return cat("Moved: ", in_words(m.reason)); },
           [](const wire::Addresses& m) { return cat("Addresses of ", m.at.size(), " ranks"); },
-          [](const wire::GroupLost& m) { return cat("GroupLost in generation ", m.generation); },
+          [](const wire::GroupLost& m) { return cat("GroupLost ", m.generation, ' ', m.pages); },
+          [](const wire::Remark& m) { return cat("Remark: ", in_words(m.reason)); },
           [](const wire::Got& m) {
             return m.found ? cat("Got ", m.key, ", version ", m.version) : std::string("Got none");
           },

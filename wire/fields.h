@@ -187,8 +187,9 @@ struct Fields<HeldCopy> {
 };
 template <>
 struct Fields<Report> {
-  static constexpr auto kList = in_order(&Report::generation, &Report::version, &Report::staged,
-                                         &Report::private_is_own, &Report::held);
+  static constexpr auto kList =
+      in_order(&Report::generation, &Report::version, &Report::staged, &Report::private_is_own,
+               &Report::held, &Report::has_lost_shared, &Report::has_lost_private);
 };
 template <>
 struct Fields<Repaired> {
@@ -206,7 +207,7 @@ struct Fields<JobProgress> {
 };
 template <>
 struct Fields<GroupLost> {
-  static constexpr auto kList = in_order(&GroupLost::generation);
+  static constexpr auto kList = in_order(&GroupLost::generation, &GroupLost::pages);
 };
 template <>
 struct Fields<Finished> {
@@ -219,6 +220,10 @@ struct Fields<Farewell> {
 template <>
 struct Fields<Failed> {
   static constexpr auto kList = in_order(&Failed::reason);
+};
+template <>
+struct Fields<Remark> {
+  static constexpr auto kList = in_order(&Remark::reason);
 };
 template <>
 struct Fields<JobEnded> {

@@ -20,7 +20,7 @@
 
 namespace holdfast::wire {
 
-inline constexpr std::uint32_t kProtocol = 13;  // Raised when an older peer could misunderstand us.
+inline constexpr std::uint32_t kProtocol = 14;  // Raised when an older peer could misunderstand us.
 
 // worker → scheduler, first on every connection; again after every reconnection.
 struct Register {
@@ -93,7 +93,8 @@ struct Refused {
 // scheduler → worker: the job does not admit you yet, for this reason (too few processes so far;
 // the old incarnation's lease still runs). Sent once per reason; the worker stays connected and
 // waits.
-// scheduler → agent, for its user: a host is lost (kHostLost), or a rank holds up all (kHoldsUp).
+// scheduler → agent, for its user: a host is lost (kHostLost), a rank holds up all (kHoldsUp) or
+// has lost pages (kPagesLost); or the Remark of a rank.
 struct Waiting {
   Reason reason;
   bool operator==(const Waiting&) const = default;
@@ -225,6 +226,9 @@ struct Report {
   Version staged = kNoVersion;   // version; or version + 1, if that step is staged.
   bool private_is_own = false;   // No other rank has the same private part.
   std::vector<HeldCopy> held;    // What it holds for other ranks.
+  // A memory error has taken a part of what all ranks hold alike,
+  bool has_lost_shared = false;
+  bool has_lost_private = false;  // or of its private part.
   bool operator==(const Report&) const = default;
 };
 
@@ -254,9 +258,11 @@ struct JobProgress {
 };
 
 // worker → scheduler: my group of this generation has ended, and for a while nobody has told me
-// why. No process need be dead: a connection between two hosts may have failed.
+// why. No process need be dead: a connection between two hosts may have failed. Or this rank has
+// lost memory that the step under way needs, so that step is void.
 struct GroupLost {
   Generation generation = 0;
+  std::uint32_t pages = 0;  // How many pages it has lost; 0: it has lost its group.
   bool operator==(const GroupLost&) const = default;
 };
 
@@ -277,6 +283,13 @@ struct Farewell {
 struct Failed {
   Reason reason;
   bool operator==(const Failed&) const = default;
+};
+
+// worker → scheduler: what users of the job should know. It is told to all of them, and decides
+// nothing.
+struct Remark {
+  Reason reason;
+  bool operator==(const Remark&) const = default;
 };
 
 // scheduler → all: the job is over.
@@ -391,12 +404,12 @@ struct Got {
 using Message = std::variant<Register, Assignment, Refused, Waiting, AgentState, Evict, Report,
                              Repaired, Progress, JobProgress, Finished, Farewell, Failed, JobEnded,
                              StatusQuery, StatusReply, Heartbeat, Put, Kept, Get, Got, GroupLost,
-                             Places, Move, Moved, Addresses, AskAddresses, Inspect>;
+                             Places, Move, Moved, Addresses, AskAddresses, Inspect, Remark>;
 inline constexpr std::array<std::string_view, std::variant_size_v<Message>> kMessageNames = {
     "Register", "Assignment", "Refused",      "Waiting",     "AgentState", "Evict",
     "Report",   "Repaired",   "Progress",     "JobProgress", "Finished",   "Farewell",
     "Failed",   "JobEnded",   "StatusQuery",  "StatusReply", "Heartbeat",  "Put",
     "Kept",     "Get",        "Got",          "GroupLost",   "Places",     "Move",
-    "Moved",    "Addresses",  "AskAddresses", "Inspect"};
+    "Moved",    "Addresses",  "AskAddresses", "Inspect",     "Remark"};
 
 }  // namespace holdfast::wire

@@ -40,8 +40,7 @@ std::string protoc(const std::string& what, std::string_view type, const std::st
 const std::vector<std::string> kTexts = {
     "job: \"job\"\nnode_id: \"n\\303\\266de\"\nincarnation: 18446744073709551615\n"
     "attempt: 18446744073709551615\nhost: \"host\"\npid: -9223372036854775808\n"
-    "protocol: 4294967295\nmemory: \"memory\"\n"
-    "endpoint: \"endpoint\"\ndomain: \"domain\"\n",
+    "protocol: 4294967295\nmemory: \"memory\"\nendpoint: \"endpoint\"\ndomain: \"domain\"\n",
     "rank: -2147483648\nworld_size: 2147483647\nrun_id: 18446744073709551615\n"
     "generation: 18446744073709551615\nstage: STAGE_ENDED\nversion: 18446744073709551615\n"
     "order {\n  act: ACT_BEGIN\n  source {\n    holder: 2147483647\n    host: \"host\"\n"
@@ -77,7 +76,7 @@ const std::vector<std::string> kTexts = {
     "generation: 1\nversion: 18446744073709551615\nstaged: 18446744073709551615\n"
     "private_is_own: true\nheld {\n  ward: -2147483648\n  version: 18446744073709551615\n"
     "  staged: 1\n}\nheld {\n  ward: -1\n  version: 18446744073709551615\n"
-    "  staged: 18446744073709551615\n}\n",
+    "  staged: 18446744073709551615\n}\nhas_lost_shared: true\nhas_lost_private: true\n",
     "generation: 18446744073709551615\n",
     "generation: 2\nversion: 3\nloss: -inf\n",
     "generation: 18446744073709551615\nversion: 18446744073709551615\n"
@@ -97,7 +96,7 @@ const std::vector<std::string> kTexts = {
     "18446744073709551615\n",
     "id: 18446744073709551615\nfound: true\nkey: \"k/1\"\nvalue: \"v\\000\\377\"\nversion: "
     "18446744073709551615\n",
-    "generation: 18446744073709551615\n",
+    "generation: 18446744073709551615\npages: 4294967295\n",
     "node_ids: \"a\"\nnode_ids: \"\"\ndrains: true\n",
     "from: \"a\"\nto: \"b\"\ndrains: true\n",
     "reason {\n  kind: REASON_MOVES\n  rank: -1\n  count: 2\n  host: \"a\"\n  other_host: "
@@ -107,6 +106,7 @@ const std::vector<std::string> kTexts = {
     "at: 4294967295\nat: 0\nports: 1\nports: 65535\n",
     "",
     "node_id: \"a\"\nincarnation: 18446744073709551615\n",
+    "reason {\n  kind: REASON_REPLICAS\n  rank: -1\n  detail: \"why\"\n}\n",
 };
 
 TEST(Proto, ProtocReadsEveryMessageAsItWasMeant) {

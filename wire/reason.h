@@ -142,6 +142,12 @@ struct Reason {
     // count: for how many milliseconds; total: ranks that wait for it; detail: what its process
     // does; other: after how many seconds it is ended; empty: it is not
     kHoldsUp,
+    // rank, pid, host; count: pages. Memory errors have taken pages that it trains with. Why a
+    // generation is formed, and told to users.
+    kPagesLost,
+    kPagesLostTooOften,  // rank, host; count: times without a step. Why the job has ended.
+    // What a rank remarks. detail: a clause that says which replicas differed, and what was done.
+    kReplicas,
   };
   Kind kind = Kind::kNone;
   Rank rank = kNoRank;
@@ -160,7 +166,7 @@ struct Reason {
   bool operator==(const Reason&) const = default;
 };
 [[nodiscard]] constexpr bool is_known(Reason::Kind kind) {
-  return kind <= Reason::Kind::kHoldsUp;
+  return kind <= Reason::Kind::kReplicas;
 }
 
 }  // namespace holdfast::wire

@@ -59,7 +59,7 @@ inline std::vector<Message> extreme_messages() {
                  {{"a", Verdict::kSkipped, kMost, "why"}, {}},
                  {{"a", kMost, kMost, kMost, Doing::kEnded, true, 4294967295U, "why"}, {}}},
       Evict{"a", kMost, true},
-      Report{1, kNoVersion, kNoVersion, true, {{kLeast32, kMost, 1}, {}}},
+      Report{1, kNoVersion, kNoVersion, true, {{kLeast32, kMost, 1}, {}}, true, true},
       Repaired{kMost},
       Progress{2, 3, -std::numeric_limits<double>::infinity()},
       JobProgress{kMost, kMost, std::numeric_limits<double>::denorm_min(), kMost},
@@ -74,7 +74,7 @@ inline std::vector<Message> extreme_messages() {
       Kept{kMost, {.kind = Reason::Kind::kNoRoom, .count = 1, .total = 2}, true, 7},
       Get{kMost, {"k/1", ""}, true, kMost},
       Got{kMost, true, "k/1", std::string("v\0\xff", 3), kMost},
-      GroupLost{kMost},
+      GroupLost{kMost, 4294967295U},
       Places{{"a", ""}, true},
       Move{"a", "b", true},
       Moved{{.kind = Reason::Kind::kMoves, .count = 2, .host = "a", .other_host = "b"}},
@@ -86,6 +86,7 @@ inline std::vector<Message> extreme_messages() {
                 {1, 65535}},
       AskAddresses{},
       Inspect{"a", kMost},
+      Remark{{.kind = Reason::Kind::kReplicas, .detail = "why"}},
   };
 }
 

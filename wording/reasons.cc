@@ -244,6 +244,22 @@ std::string of_refusal(const Reason& r) {
                  "; at most are ", r.total);
     case Kind::kUnreadable:
       return cat(sender_of(r), r.detail);
+    case Kind::kNewerProcess:
+      return cat("rank ", r.rank, " has been given to a newer process");
+    case Kind::kRefusedAsBefore:
+      return r.detail;
+    case Kind::kReplacedSilent:
+      return cat(
+          "this process was silent for longer than its lease and has been replaced: ",
+          r.pid != 0 ? cat(holder(r), " has the place of rank ", r.rank) : has_ended(r.rank));
+    default:
+      return {};
+  }
+}
+
+// What is lost though nobody has died: connections between hosts, or pages of memory.
+std::string of_losses(const Reason& r) {
+  switch (r.kind) {
     case Kind::kGroupLost:
       return cat("rank ", r.rank,
                  " has lost its connections to other hosts, though nobody has "
@@ -255,14 +271,17 @@ std::string of_refusal(const Reason& r) {
                  r.rank,
                  ", though nobody has died: check "
                  "the network between the hosts, and firewalls that close connections");
-    case Kind::kNewerProcess:
-      return cat("rank ", r.rank, " has been given to a newer process");
-    case Kind::kRefusedAsBefore:
-      return r.detail;
-    case Kind::kReplacedSilent:
-      return cat(
-          "this process was silent for longer than its lease and has been replaced: ",
-          r.pid != 0 ? cat(holder(r), " has the place of rank ", r.rank) : has_ended(r.rank));
+    case Kind::kPagesLost:
+      return r.rank == kNoRank
+                 ? cat("memory errors have taken ", counted(r.count, "page"),
+                       ", and this process trains alone: no other rank has what was in them")
+                 : cat("rank ", r.rank, " (process ", r.pid, " on ", r.host,
+                       "): memory errors have taken ", counted(r.count, "page"),
+                       " that it trains with. The step under way is made again, and what the state "
+                       "had in them is fetched from another rank");
+    case Kind::kPagesLostTooOften:
+      return cat("memory errors have taken pages of rank ", r.rank, " ", r.count,
+                 " times without a step in between: take host ", r.host, " out of the job");
     default:
       return {};
   }
@@ -399,6 +418,7 @@ std::string of_training(const Reason& r) {
                  "; this is an error in Holdfast");
     case Kind::kNoCause:
       return "the collectives were ended, but the scheduler told of no fault";
+    case Kind::kReplicas:
     case Kind::kProgram:
     case Kind::kNotFormed:
     case Kind::kNotTheSame:
@@ -441,6 +461,7 @@ std::string in_words(const Reason& reason) {
   // Each kind is worded by one of these.
   std::string text = of_formation(reason);
   if (text.empty()) text = of_refusal(reason);
+  if (text.empty()) text = of_losses(reason);
   if (text.empty()) text = of_end(reason);
   if (!text.empty()) return text;
   if (reason.kind == Kind::kHoldsUp) return holds_up(reason);
@@ -448,7 +469,8 @@ std::string in_words(const Reason& reason) {
   if (text.empty()) text = of_moves(reason);
   if (!text.empty()) return text;
   text = of_training(reason);
-  const bool named = reason.kind == Kind::kNotRepaired;  // Its sentence begins with the rank.
+  // Its sentence names the rank.
+  const bool named = reason.kind == Kind::kNotRepaired || reason.kind == Kind::kReplicas;
   return reason.rank == kNoRank || named ? text : cat("rank ", reason.rank, ": ", text);
 }
 

@@ -90,6 +90,7 @@ struct Note {  // For traces and reports; decides nothing.
     kRefused,  // A message was refused: it is not its sender's to send, or can not be true.
     kTaken,    // `seeker` gets no place, or has to wait, because others have them.
     kHeldUp,   // The others wait for this rank.
+    kRemark,   // What this rank wants users to know, or that it has lost pages.
   };
   Kind kind = Kind::kFault;
   Generation generation = 0;

@@ -495,43 +495,5 @@ TEST_F(HostsTest, ABusyHostHasMoreTime) {
   EXPECT_EQ(state("2"), SeatState::kSilent);
 }
 
-TEST_F(ControllerTest, AGroupThatIsLostWithoutADeathFormsAnew) {
-  all_train();
-  const Generation before = machine_->generation();
-  step(Received{2, wire::GroupLost{before - 1}});
-  EXPECT_EQ(machine_->generation(), before);  // The loss of an old group changes nothing.
-  step(Received{2, wire::GroupLost{before}});
-  EXPECT_EQ(machine_->generation(), before + 1);
-  EXPECT_EQ(machine_->head().cause, (wire::Reason{.kind = Reason::Kind::kGroupLost, .rank = 1}));
-  step(Received{3, wire::GroupLost{before}});  // The others say the same.
-  EXPECT_EQ(machine_->generation(), before + 1);
-  for (Link link = 1; link <= 3; ++link) report(link);
-  EXPECT_EQ(machine_->stage(), Stage::kRunning);
-}
-
-TEST_F(ControllerTest, AGroupThatIsLostAgainAndAgainEndsTheJob) {
-  all_train();
-  for (std::int64_t times = 0; times < kMaxGroupsLost; ++times) {
-    step(Received{2, wire::GroupLost{machine_->generation()}});
-    ASSERT_FALSE(end_.has_value());
-    for (Link link = 1; link <= 3; ++link) report(link);
-  }
-  step(Received{2, wire::GroupLost{machine_->generation()}});
-  ASSERT_TRUE(end_.has_value());
-  EXPECT_EQ(end_->reason.kind, Reason::Kind::kGroupLostTooOften);
-}
-
-TEST_F(ControllerTest, AStepBetweenTwoLostGroupsBeginsTheCountAnew) {
-  all_train();
-  for (std::int64_t times = 0; times < 2 * kMaxGroupsLost; ++times) {
-    step(Received{2, wire::GroupLost{machine_->generation()}});
-    for (Link link = 1; link <= 3; ++link) report(link);
-    for (Link link = 1; link <= 3; ++link) {
-      step(Received{link, wire::Progress{machine_->generation(), 4}});
-    }
-  }
-  EXPECT_FALSE(end_.has_value());
-}
-
 }  // namespace
 }  // namespace holdfast::controller

@@ -26,7 +26,7 @@ constexpr Transition<Stage> kStageTransitions[] = {
      "a rank is lost or came back, or another scheduler goes on"},
     {Stage::kRepairing, index(StageEvent::kRepaired), Stage::kRunning},
     {Stage::kRunning, index(StageEvent::kBegun), Stage::kStopping,
-     "a rank is lost or came back, or a group is lost"},
+     "a rank is lost or came back, or a group or pages are lost"},
     {Stage::kAssembling, index(StageEvent::kOver), Stage::kEnded},
     {Stage::kStopping, index(StageEvent::kOver), Stage::kEnded},
     {Stage::kRepairing, index(StageEvent::kOver), Stage::kEnded},

@@ -81,6 +81,7 @@ std::vector<Word> words() {
           {wire::Kept{}, {}},
           {wire::Got{}, {}},
           {wire::GroupLost{}, {worker}},
+          {wire::Remark{}, {worker}},
           {wire::Places{}, {}},
           {wire::Move{.from = "h"}, {PeerKind::kObserver}},
           {wire::Moved{}, {}},

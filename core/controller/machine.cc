@@ -24,8 +24,8 @@ bool is_for(PeerKind kind, const wire::Message& message) {
   switch (kind) {
     case PeerKind::kWorker:
       return is_any<wire::Register, wire::Report, wire::Repaired, wire::Progress, wire::GroupLost,
-                    wire::Finished, wire::Failed, wire::Put, wire::Get, wire::Heartbeat,
-                    wire::AskAddresses>(message);
+                    wire::Remark, wire::Finished, wire::Failed, wire::Put, wire::Get,
+                    wire::Heartbeat, wire::AskAddresses>(message);
     case PeerKind::kAgent:
       return is_any<wire::AgentState, wire::Failed, wire::Put, wire::Get, wire::Heartbeat,
                     wire::AskAddresses>(message);

@@ -76,6 +76,7 @@ class Machine {
   void receive(Link link, const wire::Repaired& m) { rendezvous_.receive(link, m); }
   void receive(Link link, const wire::Progress& m) { recovery_.receive(link, m); }
   void receive(Link link, const wire::GroupLost& m) { recovery_.receive(link, m); }
+  void receive(Link link, const wire::Remark& m) { recovery_.receive(link, m); }
   void receive(Link link, const wire::Finished& m) { recovery_.receive(link, m); }
   void receive(Link link, const wire::Failed& m) { recovery_.receive(link, m); }
   void receive(Link link, const wire::Move& m) { transfers_.receive(link, m); }

@@ -15,6 +15,19 @@ namespace {
 // For each agent: at most 1000 are told a second.
 constexpr Duration kToldOfProgress = std::chrono::milliseconds(1);
 
+// So many remarks are passed on from one recovery to the next.
+constexpr std::int64_t kMaxRemarks = 100;
+
+// A reason that a process gives is stored or sent to all, so its size is limited.
+Reason bounded(Reason reason) {
+  reason.awaited.clear();
+  for (std::string* text : {&reason.node_id, &reason.host, &reason.other, &reason.other_host}) {
+    if (text->size() > kMaxNameBytes) text->resize(kMaxNameBytes);
+  }
+  if (reason.detail.size() > kMaxTextBytes) reason.detail.resize(kMaxTextBytes);
+  return reason;
+}
+
 }  // namespace
 
 bool Recovery::speaks_for_a_place(Link link) const {
@@ -134,7 +147,7 @@ void Recovery::maybe_plan() {
 // This rank has made a step in the running generation. The last rank to do so ends the recovery.
 void Recovery::proven(Rank rank, Version version) {
   if (!rendezvous_.prove(rank)) return;
-  groups_lost_ = 0;
+  groups_lost_ = remarks_ = 0;
   job_.emit(
       Note{Note::Kind::kRecovered, formation_.generation, version, kNoRank, formation_.cause, 0});
   transfers_.proven();
@@ -180,16 +193,43 @@ void Recovery::maybe_tell_progress() {
                                      formation_.recoveries});
 }
 
-// A rank's death would be known by now, so a connection has failed. All ranks may try again.
+// A rank's death would be known by now, so a connection has failed, or the rank has lost pages. All
+// ranks may try again.
 void Recovery::receive(Link link, const wire::GroupLost& m) {
   const Rank rank = connections_.rank_at(link);
   if (rank == kNoRank || formation_.stage != Stage::kRunning) return;
   if (m.generation != formation_.generation || roster_.at(rank).seat.finished) return;
   if (++groups_lost_ > kMaxGroupsLost) {
+    const bool pages = m.pages > 0;
     return job_end_.end(
-        false, {.kind = Reason::Kind::kGroupLostTooOften, .rank = rank, .count = kMaxGroupsLost});
+        false, {.kind = pages ? Reason::Kind::kPagesLostTooOften : Reason::Kind::kGroupLostTooOften,
+                .rank = rank,
+                .count = kMaxGroupsLost,
+                .host = pages ? roster_.at(rank).seat.host : ""});
   }
-  rendezvous_.begin({.kind = Reason::Kind::kGroupLost, .rank = rank});
+  if (m.pages == 0) return rendezvous_.begin({.kind = Reason::Kind::kGroupLost, .rank = rank});
+  const wire::Seat& seat = roster_.at(rank).seat;
+  const Reason lost{.kind = Reason::Kind::kPagesLost,
+                    .rank = rank,
+                    .pid = seat.pid,
+                    .count = m.pages,
+                    .host = seat.host};
+  tell_users(rank, lost);
+  rendezvous_.begin(lost);
+}
+
+void Recovery::receive(Link link, const wire::Remark& m) {
+  const Rank rank = connections_.rank_at(link);
+  if (rank == kNoRank || job_.has_ended() || ++remarks_ > kMaxRemarks) return;
+  Reason remark = bounded(m.reason);
+  remark.rank = rank;
+  if (remark.detail.size() > wire::kMaxSentenceBytes) remark.detail.resize(wire::kMaxSentenceBytes);
+  tell_users(rank, remark);
+}
+
+void Recovery::tell_users(Rank rank, const Reason& what) {
+  job_.note(Note::Kind::kRemark, rank, what);
+  job_.tell_agents(wire::Waiting{what});
 }
 
 void Recovery::receive(Link link, const wire::Finished& m) {
@@ -218,14 +258,8 @@ void Recovery::receive(Link link, const wire::Failed& m) {
   if (job_.has_ended()) return;
   const Rank rank = connections_.rank_at(link);
   if (rank == kNoRank && !speaks_for_a_place(link)) return;
-  Reason reason = m.reason;
+  Reason reason = bounded(m.reason);
   reason.rank = rank;
-  // The reason is stored and sent to all, so its size is limited.
-  reason.awaited.clear();
-  for (std::string* text : {&reason.node_id, &reason.host, &reason.other, &reason.other_host}) {
-    if (text->size() > kMaxNameBytes) text->resize(kMaxNameBytes);
-  }
-  if (reason.detail.size() > kMaxTextBytes) reason.detail.resize(kMaxTextBytes);
   job_end_.end(false, std::move(reason));
 }
 

@@ -26,6 +26,7 @@ class Recovery {
   void receive(Link link, const wire::Report& m);
   void receive(Link link, const wire::Progress& m);
   void receive(Link link, const wire::GroupLost& m);
+  void receive(Link link, const wire::Remark& m);
   void receive(Link link, const wire::Finished& m);
   void receive(Link link, const wire::Failed& m);
   void maybe_plan();
@@ -40,6 +41,7 @@ class Recovery {
   [[nodiscard]] bool disbelieve_some(std::set<Rank>& ended);
   void proven(Rank rank, Version version);
   void reach(Version version);
+  void tell_users(Rank rank, const wire::Reason& what);
   [[nodiscard]] bool has_progress_to_tell() const;
   [[nodiscard]] bool speaks_for_a_place(Link link) const;
 
@@ -52,6 +54,7 @@ class Recovery {
   Membership& membership_;
   Transfers& transfers_;
   std::int64_t groups_lost_ = 0;  // GroupLost messages since all ranks last made a step.
+  std::int64_t remarks_ = 0;      // Remark messages since the first step of the generation.
   // What all agents were told last; nullopt: nothing is told before the next Progress.
   std::optional<std::pair<Generation, Version>> progress_told_;
   Instant progress_next_{};  // Agents are not told of progress before then.

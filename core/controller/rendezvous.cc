@@ -115,12 +115,14 @@ Said Rendezvous::said_by(Rank rank, const wire::Report& report) const {
 }
 
 // Adds to the table what a rank holds: its copy of the state that all share, and all copies of its
-// private part, if it has one.
+// private part, if it has one. A rank that has lost pages of its private part gets all from others,
+// so that one order does for both.
 void Rendezvous::list(Rank rank, const wire::Report& report, const HeldCopies& held,
                       planner::Table& table) {
-  const planner::Copy copy{rank, report.version, report.staged};
-  table.shards[0].copies.push_back(copy);
+  const bool lost = report.has_lost_private || report.has_lost_shared;
+  table.shards[0].copies.push_back({rank, report.version, report.staged, !lost});
   if (!report.private_is_own) return;
+  const planner::Copy copy{rank, report.version, report.staged, !report.has_lost_private};
   auto& copies = table.shards.emplace_back(planner::Shard{"private state", {copy}, true}).copies;
   const auto found = held.find(rank);
   if (found != held.end()) copies.insert(copies.end(), found->second.begin(), found->second.end());

@@ -75,6 +75,7 @@ Comparison::Heard Comparison::heard(Generation generation, At at,
   next_ = at.version + (options_.every > 0 ? options_.every : steps_between(readings));
   for (std::size_t r = 1; r < readings.size(); ++r) {
     if (readings[r].names == readings[0].names) continue;
+    if (options_.warns_only && !unlike_names_.empty()) return Heard::kAlike;
     unlike_names_ =
         cat("rank ", r, " keeps other parameters, or other state of its optimizer, than rank 0");
     return Heard::kOtherNames;
@@ -118,7 +119,6 @@ Verdict Comparison::judge(std::span<const std::string> names,
   if (verdict.act == Verdict::Act::kRepair) {
     for (const Unlike& one : found) verdict.copies.push_back({one.tensor, one.than});
     relapse_ = at_.step + 1;
-    verdict.used_since = std::min(alike_ + 1, at_.step);
   }
   if (options_.warns_only) {
     std::erase_if(found, [&](const Unlike& o) { return !named_.insert(names[o.tensor]).second; });
@@ -132,9 +132,16 @@ Verdict Comparison::judge(std::span<const std::string> names,
         cat(" (", found.size() - 1,
             found.size() == 2 ? " other tensor differs" : " other tensors differ", ", too)");
   }
-  if (again && verdict.act == Verdict::Act::kEnd) {
+  if (again) {
     verdict.words += ", a step after differences were repaired";
+    return verdict;
   }
+  const std::uint64_t since = std::min(alike_ + 1, at_.step);
+  const std::string steps = since == at_.step
+                                ? cat("Step ", since, ", and its sums")
+                                : cat("Steps ", since, " to ", at_.step, ", and their sums");
+  verdict.doubt = cat(has_majority ? "" : "No values are those of most ranks. ", steps,
+                      " on all ranks, may have been computed with wrong values");
   return verdict;
 }
 

@@ -58,8 +58,9 @@ struct Verdict {
   Act act = Act::kGoOn;
   std::string words;  // A clause that names the first difference; empty: there is nothing to say.
   std::vector<Copy> copies;
-  // The first step that may have been computed with the other values.
-  std::uint64_t used_since = 0;
+  // What names the steps that may have been computed with wrong values, and says whether nobody can
+  // tell which are wrong. Empty: the program makes the difference itself.
+  std::string doubt;
 };
 
 // Ranks compare before the first step of every generation, at the end of a loop, and in between
@@ -78,7 +79,8 @@ class Comparison {
   enum class Heard : std::uint8_t {
     kAlike,
     kUnlike,      // Exchange the digests of each replica, and call judge().
-    kOtherNames,  // Ranks hold replicas of other names; unlike_names() says which rank does.
+    kOtherNames,  // Ranks hold replicas of other names; unlike_names() says which rank does. Told
+                  // once, if differences may stay.
   };
   // Call it after each exchange. `readings`: those of all ranks, by rank. If one has no replicas,
   // nothing is compared.

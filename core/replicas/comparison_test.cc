@@ -103,11 +103,15 @@ TEST(Verdict, GivesARankTheValuesOfMost) {
 TEST(Verdict, SaysWhichStepsMayHaveUsedTheValues) {
   Comparison c({});
   EXPECT_EQ(c.heard(1, {20, 20}, std::vector(3, kReading)), Heard::kAlike);
-  EXPECT_EQ(judged(c, {"w"}, {1, 1, 9}, 24).used_since, 21U);
+  const std::string since_21 =
+      "Steps 21 to 24, and their sums on all ranks, may have been computed with wrong values";
+  EXPECT_EQ(judged(c, {"w"}, {1, 1, 9}, 24).doubt, since_21);
   // The repair was cut short, so the same version is compared once more.
-  EXPECT_EQ(judged(c, {"w"}, {1, 1, 9}, 24).used_since, 21U);
+  EXPECT_EQ(judged(c, {"w"}, {1, 1, 9}, 24).doubt, since_21);
   c.repaired();
-  EXPECT_EQ(judged(c, {"w"}, {1, 1, 9}, 26).used_since, 25U);
+  EXPECT_EQ(judged(c, {"w"}, {1, 2, 9}, 27).doubt,
+            "No values are those of most ranks. Steps 25 to 27, and their sums on all ranks, may "
+            "have been computed with wrong values");
 }
 
 // The result of state.once() is a version, but no step: a difference can not have come back yet.
@@ -153,6 +157,16 @@ TEST(Verdict, TakesEachReplicaFromARankOfItsMost) {
   EXPECT_EQ(verdict.copies[1].from, 0U);
 }
 
+TEST(Comparison, TellsOnceOfOtherNamesIfItOnlyWarns) {
+  for (const bool warns : {false, true}) {
+    Comparison c({.warns_only = warns});
+    std::vector<Reading> readings(3, kReading);
+    readings[2].names = 77;
+    EXPECT_EQ(c.heard(1, {5, 5}, readings), Heard::kOtherNames);
+    EXPECT_EQ(c.heard(1, {9, 9}, readings), warns ? Heard::kAlike : Heard::kOtherNames);
+  }
+}
+
 TEST(Verdict, EndsTheJobWhereNoValuesAreThoseOfMost) {
   for (const Digests& digests : {Digests{1, 9}, Digests{1, 1, 9, 9}, Digests{1, 2, 3}}) {
     Comparison c({});
@@ -176,6 +190,7 @@ TEST(Verdict, IsThatTheProgramDriftsIfTheDifferenceIsThereAgainAStepLater) {
   EXPECT_EQ(again.words,
             "rank 2 holds other values of `w` than rank 0 after step 6, a step after differences "
             "were repaired");
+  EXPECT_EQ(again.doubt, "");
 }
 
 TEST(Verdict, RepairsOnceMoreIfAStepInBetweenWasAlike) {

@@ -69,6 +69,12 @@ struct Arrived {
   std::string why;
 };
 struct Updated {};
+// Memory errors have taken pages that this rank trains with. Brought by the training thread as soon
+// as it finds that, and it has not arrived at a commit barrier that is still open.
+struct PagesLost {
+  Holding holding;
+  std::uint32_t pages = 0;
+};
 
 // Events of the control thread. It brings Assigned as well.
 struct GroupStopped {  // StopGroup is carried out.
@@ -88,15 +94,15 @@ struct OutOfReach {
 struct InReach {};
 struct TimePassed {};
 
-using Event =
-    std::variant<JoinCalled, StepBegun, StepEnded, EndCalled, Repaired, Formed, NotFormed,
-                 LeftGroup, SumsDone, Staged, CopiesExchanged, Arrived, Updated, Assigned,
-                 GroupStopped, SumsIdle, Released, JobOver, OutOfReach, InReach, TimePassed>;
+using Event = std::variant<JoinCalled, StepBegun, StepEnded, EndCalled, Repaired, Formed, NotFormed,
+                           LeftGroup, SumsDone, Staged, CopiesExchanged, Arrived, Updated,
+                           PagesLost, Assigned, GroupStopped, SumsIdle, Released, JobOver,
+                           OutOfReach, InReach, TimePassed>;
 inline constexpr const char* kEventNames[] = {
-    "join called",  "step begun", "step ended",    "end called", "repaired",         "formed",
-    "not formed",   "left group", "sums done",     "staged",     "copies exchanged", "arrived",
-    "updated",      "assigned",   "group stopped", "sums idle",  "released",         "job over",
-    "out of reach", "in reach",   "time passed"};
+    "join called", "step begun",   "step ended", "end called",    "repaired",         "formed",
+    "not formed",  "left group",   "sums done",  "staged",        "copies exchanged", "arrived",
+    "updated",     "pages lost",   "assigned",   "group stopped", "sums idle",        "released",
+    "job over",    "out of reach", "in reach",   "time passed"};
 static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
 
 // ---- What the training thread must do, in this order ----

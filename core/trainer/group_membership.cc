@@ -13,7 +13,8 @@ void GroupMembership::on(const StepBegun& e) {
   const bool steps = training_.state == State::kStepping;
   HF_ASSERT(training_.state == State::kGoing || steps);
   reformed_ = false;
-  if (steps && !e.group_ended) return call_.answer(Return::What::kBegun);
+  if (steps && !e.group_ended && training_.pages_lost == 0)
+    return call_.answer(Return::What::kBegun);
   if (!steps && !training_.stopped()) return form();
   lose(training_.options.replacement_timeout);
 }
@@ -55,11 +56,15 @@ void GroupMembership::lose(Duration patience) {
   if (!options.protect && !options.solo) {
     return call_.fail({.kind = Reason::Kind::kUnprotected, .version = training_.holding.version});
   }
+  if (options.solo) {
+    return call_.fail({.kind = Reason::Kind::kPagesLost, .count = training_.pages_lost});
+  }
   if (training_.stopped()) return leave(false);
   training_.enter(State::kUncertain);
+  if (training_.pages_lost > 0) say_lost();
   training_.deadline = training_.now + patience;
   gives_up_at_.reset();
-  if (linked_) {
+  if (linked_ || training_.pages_lost > 0) {
     gives_up_at_ = training_.deadline;
     training_.deadline = std::min(*gives_up_at_, training_.now + options.link_patience);
   }
@@ -78,7 +83,7 @@ void GroupMembership::leave(bool reported) {
 void GroupMembership::deadline_passed() {
   if (gives_up_at_ && training_.now < *gives_up_at_) {  // Repeated, since it may get lost.
     training_.deadline = std::min(*gives_up_at_, training_.now + training_.options.link_patience);
-    return training_.say(wire::GroupLost{training_.generation});
+    return say_lost();
   }
   if (!not_formed_.empty()) {
     return call_.fail({.kind = Reason::Kind::kNotFormed, .detail = not_formed_});

@@ -24,6 +24,8 @@ class GroupMembership {
   // The rank has a new generation to train in. It has no group if a rank has ended its training;
   // kNoRank: none has.
   void go_on(Rank ended) { ended_ = ended; }
+  // The scheduler is to form a new generation: this one has lost its group, or pages.
+  void say_lost() { training_.say(wire::GroupLost{training_.generation, training_.pages_lost}); }
   void form();
   // The group has ended, or was never formed. The cause is waited for as long as `patience`.
   void lose(Duration patience);

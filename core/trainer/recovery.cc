@@ -23,6 +23,19 @@ void Recovery::on(const JoinCalled& e) {
   repair({.generation = 1, .version = 0, .order = {.act = wire::Act::kBegin, .source = {}}});
 }
 
+// The step under way is void, so a generation is formed in which this rank gets back what it has
+// lost. If it has reported already, it says that what it holds has changed.
+void Recovery::on(const PagesLost& e) {
+  Holding& holding = training_.holding;
+  if (e.holding.version == holding.version) holding.staged = e.holding.staged;
+  holding.held = e.holding.held;
+  holding.has_lost_shared = e.holding.has_lost_shared;
+  holding.has_lost_private = e.holding.has_lost_private;
+  training_.pages_lost += e.pages;
+  if (is_at_rest()) return report();
+  if (training_.generation > 0 && !training_.stopped()) group_.say_lost();
+}
+
 // ---- Stop and report ----------------------------------------------------------------------------
 
 void Recovery::on(const Assigned& e) {
@@ -99,7 +112,8 @@ void Recovery::say_parked() {
 void Recovery::report() {
   const Holding& holding = training_.holding;
   training_.say(wire::Report{training_.stopped_for, holding.version, holding.staged,
-                             holding.private_is_own, holding.held});
+                             holding.private_is_own, holding.held, holding.has_lost_shared,
+                             holding.has_lost_private});
 }
 
 // Whether nothing changes what the rank holds before an order comes, except copies of wards that
@@ -158,6 +172,7 @@ void Recovery::on(const Repaired& e) {
 
 void Recovery::go(const Assigned& order) {
   const Version version = order.part.version;
+  const Holding& holding = training_.holding;
   if (version != training_.holding.version) {
     // A rank must never train from another version than the others: better no job than wrong bits.
     return call_.fail({.kind = Reason::Kind::kWrongVersion,
@@ -166,6 +181,8 @@ void Recovery::go(const Assigned& order) {
   }
   unstage();
   training_.generation = order.part.generation;
+  // What was lost after the report has to be got back yet.
+  if (!holding.has_lost_shared && !holding.has_lost_private) training_.pages_lost = 0;
   group_.go_on(order.part.ended);
   training_.emit(Resume{training_.generation, version, order.part.ended, order.peers});
   if (training_.generation > 1 && !training_.options.protect) {

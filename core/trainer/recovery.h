@@ -23,6 +23,7 @@ class Recovery {
       : training_(training), call_(call), end_(end), group_(group), step_(step) {}
 
   void on(const JoinCalled& e);
+  void on(const PagesLost& e);
   void on(const Assigned& e);
   void on(const GroupStopped& e);
   void on(const SumsIdle&);

@@ -44,7 +44,9 @@ void StepCommit::on(const CopiesExchanged& e) {
   arrive();
 }
 
+// Whoever has lost pages does not arrive, so nobody commits the step.
 void StepCommit::arrive() {
+  if (training_.pages_lost > 0) return group_.lose(training_.options.replacement_timeout);
   training_.enter(State::kArriving);
   training_.work(Arrive{});
 }
@@ -70,6 +72,8 @@ void StepCommit::on(const Updated&) {
   // Copies that are held for others and lack this step are of no use any more.
   std::erase_if(holding.held, [&](const auto& copy) { return copy.staged != target_; });
   for (auto& copy : holding.held) copy.version = target_;
+  // The step stands; what was lost of it is fetched before the program goes on.
+  if (training_.pages_lost > 0) return group_.lose(training_.options.replacement_timeout);
   training_.enter(State::kStepping);
   const Generation generation = training_.generation;
   const Duration since_told = training_.now - told_at_;

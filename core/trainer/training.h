@@ -62,6 +62,7 @@ struct Training {
   Holding holding;                  // What the arena holds.
   Generation generation = 0;        // The newest in which the rank was told to train.
   Generation stopped_for = 0;       // The newest for which it was told to stop.
+  std::uint32_t pages_lost = 0;     // Since it went on in this generation.
   std::optional<JobOver> over;      // The job's end, once it is known.
   std::optional<Instant> deadline;  // When TimePassed is wanted; nullopt: no timer.
   Instant now{};

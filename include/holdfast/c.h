@@ -288,6 +288,17 @@ HF_API int hf_comparison_due(hf_session* session, int at_end);
  * rank's has got other values, in hf_private(hf_version()). A fault meanwhile makes a step void
  * that was begun; the next generation compares again. HF_WORLD: the job is over. */
 HF_API hf_status hf_compare_replicas(hf_session* session, uint8_t* repaired);
+/* Any thread. Memory errors: SIGBUS at a page of the state, or of memory that is guarded here, puts
+ * a page of zeros in its place and makes the step under way void; what the state had there comes
+ * from another rank. Anywhere else SIGBUS ends the process, as without Holdfast. hf_guard() guards
+ * the whole pages in `memory`, which has to be private to this process, and which the program fills
+ * anew after each void step. 0: nothing is guarded (there is no whole page, or there are 4,096
+ * guards). Call hf_unguard() before the memory is freed. hf_memory_lost(): how many pages of
+ * guarded memory were lost so far. If there are more of them between two steps, the program has to
+ * fill it anew as well. */
+HF_API uint64_t hf_guard(void* memory, uint64_t bytes);
+HF_API void hf_unguard(uint64_t guard);
+HF_API uint64_t hf_memory_lost(void);
 /* Call it once in each step, after hf_begin_step() and before the batch is used. 1: this step is
  * recorded for a rehearsal, or is a rehearsal (docs/rehearsals.md). Then hf_note() what the step
  * depends on and what it makes, in the same order and by the same names in all processes. */

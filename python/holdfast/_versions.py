@@ -20,7 +20,7 @@ class Versions(abc.ABC):
 
     session: Session
     replicas: Replicas
-    has_repaired = False  # The last compare() has set replicas to other values.
+    repairs = 0  # How often compare() has set replicas to other values.
     greeted = 0  # The generation whose ranks have greeted each other.
 
     @abc.abstractmethod
@@ -76,8 +76,8 @@ class Versions(abc.ABC):
     def compare(self, at_end: bool = False) -> None:
         """Compare the replicas if it is time. With `at_end`: call it after a loop's last step."""
         repaired = self.replicas.compare(at_end)
-        self.has_repaired = bool(repaired)
         if repaired:
+            self.repairs += 1
             self.repair(repaired)
 
 

@@ -95,9 +95,16 @@ def test_core_replicas_are_compared_before_ranks_greet() -> None:
     kept.replicas = Replicas([2, 0])  # type: ignore[assignment]
     kept.begin_version()
     assert kept.done == ["restored at five.", "repaired [2, 0]", "greeted"]
-    assert kept.has_repaired
+    assert kept.repairs == 1
     kept.begin_version()
-    assert not kept.has_repaired
+    assert kept.repairs == 1
+
+
+def test_core_a_repair_counts_if_the_greeting_after_it_fails() -> None:
+    kept = opened(Session((False, 1), (True, 2), (False, 2)), False, True)
+    kept.replicas = Replicas([2], [])  # type: ignore[assignment]
+    kept.begin_version()
+    assert kept.repairs == 1
 
 
 def test_core_an_image_of_another_kind_is_refused() -> None:

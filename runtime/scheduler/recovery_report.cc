@@ -133,6 +133,7 @@ std::optional<RecoveryReport> RecoveryLog::note(Instant now, const controller::N
     case Kind::kRefused:
     case Kind::kTaken:
     case Kind::kHeldUp:
+    case Kind::kRemark:
       break;
   }
   return finished;

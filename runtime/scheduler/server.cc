@@ -230,7 +230,7 @@ void Server::carry_out(const Note& action) {
   }
   const std::string text = wording::in_words(action.reason);
   if (action.kind == Note::Kind::kFault) say(cat("fault: ", text));
-  if (action.kind == Note::Kind::kHeldUp) say(text);
+  if (action.kind == Note::Kind::kHeldUp || action.kind == Note::Kind::kRemark) say(text);
   if (action.kind == Note::Kind::kRefused) say(cat("refused: ", text));
   if (action.kind == Note::Kind::kTaken) {
     if (const auto line = taken_.note(action)) say(*line);
@@ -334,6 +334,8 @@ void Server::note_in_trace(const Note& note) {
       return event("refused");
     case Note::Kind::kHeldUp:
       return event("held_up");
+    case Note::Kind::kRemark:
+      return event("remark");
     case Note::Kind::kTaken:
       return;  // Not traced: a process may ask again and again.
   }

@@ -3,7 +3,7 @@
 //
 //   toy --steps N --out DIR [--optimizer sgd|momentum|adam|adamw] [--elements E] [--pause US]
 //       [--private own|same] [--hold STEP [--holds RANK]] [--forgets STEPS] [--flips N]
-//       [--flips-of FILE]
+//       [--flips-of FILE] [--loses N]
 //
 // --private same: the private bytes are the same on all ranks; else they differ. --hold STEP:
 // within that step it waits until there is a file DIR/go. --holds RANK: only this rank does,
@@ -13,8 +13,9 @@
 // --flips N: in every fifth step of rank 1 that is recorded for a rehearsal, N times, one bit of a
 // gradient is flipped, as by a processor that computes wrong; rank 1 adds the step to DIR/flips.
 // The training then ends after the step whose number the file DIR/last comes to hold.
-// --flips-of FILE: rank 1 flips a bit in the steps that such a file names. At the end every rank
-// writes DIR/rank-<r>: version, position, parameters, moments, private bytes.
+// --flips-of FILE: rank 1 flips a bit in the steps that such a file names.
+// --loses N: rank 1 loses N pages of its arena, one after the other, at random instants.
+// At the end every rank writes DIR/rank-<r>: version, position, parameters, moments, private bytes.
 #include <unistd.h>
 
 #include <cmath>
@@ -24,15 +25,18 @@
 #include <fstream>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/prng.h"
 #include "base/text.h"
 #include "config/settings.h"
 #include "os/files.h"
+#include "os/testing.h"
 #include "runtime/scheduler/scheduler.h"
 #include "runtime/worker/arena_store.h"
 #include "runtime/worker/session.h"
@@ -53,6 +57,7 @@ struct Options {
   Version forgets = 0;
   int flips = 0;
   std::string flips_of;
+  int loses = 0;
 };
 
 // Like a batch norm's running mean: depends on all steps so far and differs between ranks.
@@ -81,6 +86,31 @@ Private next(const Private& before, Rank rank, Version step) {
   return {before.steps + 1, derive(before.chain, rank, step)};
 }
 
+// Takes pages of an arena away, from the gradients on, as memory errors do. Those of private bytes
+// are also touched at once: training seldom reads them.
+class Thief {
+ public:
+  Thief(arena::Arena& arena, int pages, bool with_private)
+      : thread_([=, &arena](const std::stop_token& stop) {
+          const arena::Layout& layout = arena.layout();
+          auto* first = reinterpret_cast<std::byte*>(arena.gradients().data());
+          const std::uint64_t end = with_private ? layout.file_bytes() : layout.private_offset(0);
+          const std::uint64_t count = (end - layout.gradients_offset()) / os::kPage;
+          Prng random(static_cast<std::uint64_t>(::getpid()));
+          for (int i = 0; i < pages && !stop.stop_requested(); ++i) {
+            ::usleep(static_cast<useconds_t>(random.below(8000)));
+            const std::uint64_t at = random.below(count) * os::kPage;
+            const std::uint64_t offset = layout.gradients_offset() + at;
+            os::lose_page(first + at);
+            const bool touches = random.below(2) == 0 || offset >= layout.private_offset(0);
+            if (touches) (void)*static_cast<volatile std::byte*>(first + at);
+          }
+        }) {}
+
+ private:
+  std::jthread thread_;
+};
+
 class Toy {
  public:
   Toy(const Options& options, Worker& worker)
@@ -96,12 +126,20 @@ class Toy {
   void run() {
     while (must(session_->meet({})) == Met::kToFill) initialise();
     check_private();
-    while (session_->version() < last_step()) step();
+    if (options_.loses > 0 && session_->identity().rank == 1 && !session_->rehearsal()) {
+      thief_.emplace(arena_of(*session_), options_.loses, options_.same_private);
+    }
+    while (session_->version() < last_step()) {
+      if (session_->version() + kLastWhole > last_step()) thief_.reset();
+      step();
+    }
     write_state();
     must(session_->end());
   }
 
  private:
+  static constexpr Version kLastWhole = 20;  // In so many last steps no page is lost.
+
   Version last_step() {
     if (options_.flips == 0 || last_ != 0) return last_ != 0 ? last_ : options_.steps;
     std::ifstream(options_.out + "/last") >> last_;
@@ -237,6 +275,7 @@ class Toy {
   Version last_ = 0;  // Of DIR/last; 0: there is no such file yet.
   int sampled_ = 0;   // Steps of it that were recorded.
   std::set<Version> flips_;
+  std::optional<Thief> thief_;  // Last: it uses the session.
 };
 
 Options parse(int argc, char** argv) {
@@ -262,6 +301,8 @@ Options parse(int argc, char** argv) {
       options.flips = std::stoi(value);
     else if (name == "--flips-of")
       options.flips_of = value;
+    else if (name == "--loses")
+      options.loses = std::stoi(value);
     else if (name == "--pause")
       options.pause_us = static_cast<unsigned>(std::stoul(value));
     else if (name == "--optimizer") {

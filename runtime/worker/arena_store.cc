@@ -13,11 +13,13 @@
 #include <vector>
 
 #include "arena/arrival.h"
+#include "arena/losses.h"
 #include "base/text.h"
 #include "io/loop.h"
 #include "os/errors.h"
 #include "os/files.h"
 #include "os/host.h"
+#include "os/lost_pages.h"
 #include "os/shared_file.h"
 #include "runtime/worker/ownership.h"
 #include "runtime/worker/rehearsal.h"
@@ -70,6 +72,7 @@ class ArenaStore final : public StateStore {
         arena_(std::move(arena)),
         privacy_(privacy) {
     open_held();
+    updated_at_ = arena_.losses().count > 0 ? kNoVersion : arena_.version();
     worker_.neighbours().serve_state([identity = identity_, privacy](Rank rank, Version version) {
       const Rank me = identity.rank;
       return state_file(rank == me ? path_of(identity, me) : path_of_held(identity, rank, me),
@@ -85,12 +88,37 @@ class ArenaStore final : public StateStore {
     for (const auto& [ward, held] : held_) {
       if (!held.fresh()) holding.held.push_back({ward, held.version(), held.staged()});
     }
+    const arena::Damage damage = this->damage();
+    holding.has_lost_shared = !damage.shared.empty();
+    holding.has_lost_private = damage.is_private;
     return holding;
+  }
+  [[nodiscard]] std::uint64_t look_for_losses() override {
+    const std::uint64_t all = os::pages_lost();
+    const std::uint64_t pages = all - std::exchange(pages_, all);
+    if (pages > 0) {
+      if (!arena_.fresh()) arena_.unstage();
+      std::erase_if(held_, [](const auto& entry) {
+        if (entry.second.losses().count == 0) return false;
+        ::unlink(entry.second.path().c_str());
+        return true;
+      });
+    }
+    const std::uint64_t listed = arena_.losses().count;
+    if (listed > 0 && !damage().any() && arena_.staged() == arena_.version()) {
+      arena_.clear_losses(listed);
+    }
+    if (arena_.losses().count == 0) updated_at_ = arena_.version();
+    return pages;
   }
   void begin(const arena::Position& position) override {
     if (arena_.fresh()) arena_.begin_version0(position);
   }
   [[nodiscard]] Status receive(const wire::Order& order, Version version) override {
+    if (const auto lost = damage(); can_repair(lost, order, version)) {
+      return arena::Arrival(arena_, version, 0)
+          .repair(path_of(identity_, order.source.holder), lost.shared);
+    }
     const Status received = receive_all(order, version);
     has_remains_ = !received && arena_.fresh();
     is_copy_ = !arena_.layout().parameters.empty() || privacy_.shared_bytes(version) > 0;
@@ -210,6 +238,15 @@ class ArenaStore final : public StateStore {
   }
 
  private:
+  [[nodiscard]] arena::Damage damage() const {
+    return arena::damage_of(arena_, privacy_.shared_bytes(arena_.fresh() ? 0 : arena_.version()),
+                            updated_at_ != arena_.version());
+  }
+  [[nodiscard]] bool can_repair(const arena::Damage& lost, const wire::Order& order,
+                                Version version) const {
+    return lost.any() && !lost.is_private && arena_.version() == version && !order.moved &&
+           order.source.endpoint.empty() && order.private_source.holder == kNoRank;
+  }
   [[nodiscard]] Status receive_all(const wire::Order& order, Version version) {
     const Rank me = identity_.rank;
     const wire::Location& source = order.source;
@@ -300,6 +337,9 @@ class ArenaStore final : public StateStore {
 
   Worker& worker_;
   Identity identity_;
+  std::uint64_t pages_ = os::pages_lost();  // So many were lost when it last looked.
+  // The version when there were no losses last: an update since then may have used lost pages.
+  Version updated_at_ = kNoVersion;
   bool is_copy_ = false;
   bool has_remains_ = false;
   arena::Arena arena_;

@@ -1,7 +1,6 @@
 #include "runtime/worker/replicas.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -16,10 +15,11 @@ using Act = replicas::Verdict::Act;
 using Heard = replicas::Comparison::Heard;
 
 constexpr const char* kCause =
-    "replicas have to be the same on all ranks. Either the program changes one on one rank alone "
-    "(gradients that are clipped after their sum, a change under `if rank == ...`, draws without a "
-    "common seed, a learning rate that one process has read at another time), or a host's memory "
-    "is faulty";
+    "Either the program changes it on one rank alone (gradients clipped differently, a change "
+    "under `if rank == ...`, draws without a common seed, a learning rate read at another time), "
+    "or a host's memory is faulty";
+
+constexpr const char* kUnlessWarned = "To go on all the same: HOLDFAST_DRIFT=warn";
 
 std::uint64_t nanoseconds(std::chrono::steady_clock::duration d) {
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(d).count());
@@ -107,6 +107,7 @@ Result<Outcome> Replicas::try_once() {
   const Clock::time_point began = Clock::now();
   read();
   const Clock::time_point have_read = Clock::now();
+  if (session_.has_lost_pages()) return Outcome::kAborted;  // What was read may be zeros.
   mine_.names = names_;
   mine_.digest = digest_of(digests_);
   mine_.is_copy = session_.store().is_copy() ? 1 : 0;
@@ -118,14 +119,15 @@ Result<Outcome> Replicas::try_once() {
   if (outcome != Outcome::kDone) return outcome;
   mine_.exchange = nanoseconds(Clock::now() - have_read);
   mine_.step = 0;
-  switch (comparison_.heard(session_.generation(), at(), readings)) {
-    case Heard::kAlike:
-      return outcome;
-    case Heard::kUnlike:
-      return look_at_each();
-    case Heard::kOtherNames:
-      return worker_.fail(
-          cat(comparison_.unlike_names(), " after step ", at().step, "; all ranks keep the same"));
+  const Heard heard = comparison_.heard(session_.generation(), at(), readings);
+  unrepaired_.clear();
+  if (heard == Heard::kUnlike) return look_at_each();
+  if (heard == Heard::kOtherNames) {
+    const std::string words = cat(comparison_.unlike_names(), " after step ", at().step);
+    if (worker_.settings().drift != config::Drift::kWarn) {
+      return worker_.fail(cat(words, "; all ranks keep the same. ", kUnlessWarned));
+    }
+    say(cat(words, ". Their values are not compared"));
   }
   return outcome;
 }
@@ -138,8 +140,7 @@ Result<Outcome> Replicas::look_at_each() {
   if (outcome != Outcome::kDone) return outcome;
   const auto verdict = comparison_.judge(table_.names, all);
   if (verdict.act == Act::kEnd) {
-    return worker_.fail(
-        cat(verdict.words, ": ", kCause, ". To go on all the same: HOLDFAST_DRIFT=warn"));
+    return worker_.fail(cat(told(verdict), kUnlessWarned));
   }
   if (verdict.act == Act::kRepair) {
     unrepaired_ = verdict.words;
@@ -147,13 +148,15 @@ Result<Outcome> Replicas::look_at_each() {
     if (repaired != Outcome::kDone) return repaired;
     unrepaired_.clear();
     comparison_.repaired();
-    say(cat(verdict.words, "; it has been given the values that most ranks hold: ", kCause,
-            ". All steps from ", verdict.used_since,
-            " on may have been computed with its own ones, on that rank"));
+    say(cat(told(verdict), "It has been given the values that most ranks hold"));
   } else if (!verdict.words.empty()) {
-    say(cat(verdict.words, ": ", kCause, ". It goes on (HOLDFAST_DRIFT=warn)"));
+    say(cat(told(verdict), "The job goes on (HOLDFAST_DRIFT=warn)"));
   }
   return outcome;
+}
+
+std::string Replicas::told(const replicas::Verdict& verdict) {
+  return cat(verdict.words, ". ", kCause, ". ", verdict.doubt, verdict.doubt.empty() ? "" : ". ");
 }
 
 // Each replica is complete or untouched, whenever a fault comes: the next generation compares
@@ -175,9 +178,9 @@ Outcome Replicas::repair(const std::vector<replicas::Verdict::Copy>& copies,
   return Outcome::kDone;
 }
 
-void Replicas::say(const std::string& words) const {
+void Replicas::say(const std::string& words) {
   if (session_.identity().rank != 0) return;
-  std::fprintf(stderr, "holdfast: warning: %s\n", words.c_str());
+  worker_.remark({.kind = wire::Reason::Kind::kReplicas, .detail = words});
 }
 
 replicas::At Replicas::at() const {

@@ -64,7 +64,8 @@ class Replicas {
   [[nodiscard]] collective::Outcome repair(const std::vector<replicas::Verdict::Copy>& copies,
                                            std::span<const std::uint64_t> digests);
   void read();
-  void say(const std::string& words) const;
+  [[nodiscard]] static std::string told(const replicas::Verdict& verdict);
+  void say(const std::string& words);
   [[nodiscard]] replicas::At at() const;
 
   Worker& worker_;

@@ -2,375 +2,19 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstdio>
-#include <optional>
-#include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "base/assert.h"
 #include "base/digest.h"
 #include "base/text.h"
-#include "collective/current_generation.h"
-#include "io/loop.h"
-#include "os/lifeline.h"
-#include "os/slice.h"
-#include "runtime/worker/private_copies.h"
-#include "runtime/worker/recorder.h"
-#include "wording/hosts.h"
-#include "wording/reasons.h"
+#include "runtime/worker/session_parts.h"
 
 namespace holdfast::runtime {
-namespace {
 
 using collective::Group;
 using collective::Outcome;
 using What = trainer::Return::What;
-using namespace std::chrono_literals;
-
-const std::string kWorld;  // The name of the group of all ranks, on tapes.
-
-collective::CurrentGeneration::Options current_options(Worker& worker, const Identity& identity) {
-  return {.directory = identity.directory,
-          .run_id = identity.run_id,
-          .join_timeout = worker.settings().replacement_timeout,
-          .abort_patience = worker.solo() ? Duration{} : worker.settings().node_timeout,
-          .played = worker.shared_rehearsal()};
-}
-
-}  // namespace
-
-struct Session::Parts {
-  Parts(Worker& w, Identity i, std::unique_ptr<StateStore> s)
-      : worker(w),
-        identity(std::move(i)),
-        store(std::move(s)),
-        regions(std::make_shared<collective::Regions>(identity.directory, identity.rank)),
-        current(std::make_shared<collective::CurrentGeneration>(current_options(w, identity))),
-        board(os::lifeline_board(w.settings().lifeline)),
-        queue(std::make_shared<collective::Queue>([this] { sums_thread = ::gettid(); },
-                                                  [this] { worker.tell(trainer::SumsIdle{}); })) {}
-
-  // Tells the trainer machine of a call, and does its work until it returns to the program.
-  trainer::Return call(const trainer::Event& event);
-  // Does the machine's work. nullopt: the next is `due`, for which this rank has to fill version 0.
-  std::optional<trainer::Return> go_on(bool is_filled);
-  [[nodiscard]] bool needs_beginning(const trainer::Repair& work) const;
-  void do_work(const trainer::Repair& work);
-  void do_work(const trainer::Unstage&) { store->unstage(); }
-  void now(Doing doing) const { board->doing.store(doing, std::memory_order_relaxed); }
-  void enter(Generation entered) { board->enter(generation = entered); }
-  void do_work(const trainer::JoinGroup& work);
-  void do_work(const trainer::LeaveGroup&);
-  void do_work(const trainer::AwaitSums&);
-  void do_work(const trainer::Stage& work);
-  void do_work(const trainer::ExchangeCopies& work);
-  void do_work(const trainer::Arrive&);
-  void do_work(const trainer::Update&);
-
-  [[nodiscard]] Version version() const { return store->holding().version; }
-  [[nodiscard]] Error error_of(const trainer::Return& result);
-  Outcome note(Outcome outcome);
-  void wait_for_sums();
-  Status join_copies(const collective::Layout& layout, const std::stop_token& stopped,
-                     const Group& formed);
-  void say_cover(bool has_other_hosts);
-  void drop_group();
-  Group::Options group_options(Generation formed);
-  void trace_step();
-  bool stop(Generation stopped);
-  Group& idle_group();
-  void open_recorder();
-  void end_sample(bool is_made);
-  // An operation of the body of a step, in the caller's thread.
-  template <class Body>
-  Outcome exchange(Body body) {
-    Group& idle = idle_group();
-    if (!tape) return note(body(idle));
-    collective::RecordedGroup recorded(idle, kWorld, *tape);
-    return note(body(static_cast<Group&>(recorded)));
-  }
-
-  Worker& worker;
-  Identity identity;
-  std::unique_ptr<StateStore> store;
-  std::shared_ptr<collective::Regions> regions;
-  std::shared_ptr<collective::CurrentGeneration> current;
-  std::shared_ptr<os::Board> board;  // For this host's agent.
-  std::function<void(Generation)> on_stop;
-  std::atomic<pid_t> sums_thread = 0;  // The queue's thread; 0: it has not begun.
-  arena::Position begin_position;
-  std::optional<trainer::Repair> due;  // The work that the next call of meet() does first.
-  bool was_cleared = false;            // What the program filled before was overwritten.
-  std::shared_ptr<Group> group;
-  std::optional<wording::Cover> cover;    // What say_cover() said last.
-  std::unique_ptr<PrivateCopies> copies;  // Uses the group; null: none are needed.
-  Generation generation = 0;              // The newest in which the machine said to go on.
-  std::shared_ptr<Recorder> recorder;     // Null: nobody rehearses this rank's steps.
-  std::shared_ptr<Recorder> tape;         // The recorder while a step is being recorded.
-  bool compares = true;                   // Set by compare_exchanges().
-  pid_t owner = ::getpid();
-  Rank ended_rank = kNoRank;  // After Began::kTooLate: the rank that has ended.
-  bool ended = false;
-  // The sums of the step under way. Null: the sum never began, because the group was aborted.
-  std::vector<std::shared_ptr<collective::Work>> sums;
-  Outcome mark = Outcome::kDone;            // The first failure in the step under way.
-  const arena::StagedStep* step = nullptr;  // While end_step() runs, as are the next two.
-  double loss = 0;
-  std::uint64_t samples = 0;
-  std::shared_ptr<collective::Queue> queue;  // Last: its thread uses all above.
-};
-
-// ---- Work for the trainer machine ---------------------------------------------------------------
-
-trainer::Outcome outcome_of(Outcome outcome) {
-  if (outcome == Outcome::kDone) return trainer::Outcome::kDone;
-  return outcome == Outcome::kAborted ? trainer::Outcome::kStopped : trainer::Outcome::kRefused;
-}
-
-trainer::Return Session::Parts::call(const trainer::Event& event) {
-  worker.tell(event);
-  return *go_on(true);
-}
-
-std::optional<trainer::Return> Session::Parts::go_on(bool is_filled) {
-  for (;;) {
-    const trainer::Work work = worker.next_work();
-    if (const auto* result = std::get_if<trainer::Return>(&work)) return *result;
-    const auto* repair = std::get_if<trainer::Repair>(&work);
-    if (!is_filled && repair != nullptr && needs_beginning(*repair)) {
-      was_cleared = store->has_remains();
-      if (was_cleared) store->clear();
-      due = *repair;
-      return std::nullopt;
-    }
-    std::visit(
-        [&](const auto& w) {
-          if constexpr (!std::is_same_v<std::decay_t<decltype(w)>, trainer::Return>) do_work(w);
-        },
-        work);
-  }
-}
-
-// Whether this rank has to fill version 0: all of it, or its private part.
-bool Session::Parts::needs_beginning(const trainer::Repair& work) const {
-  const bool begins = work.order.act == wire::Act::kBegin || work.order.act == wire::Act::kReceive;
-  return begins && work.version == 0 && (work.order.moved || version() == kNoVersion);
-}
-
-void Session::Parts::do_work(const trainer::Repair& work) {
-  now(Doing::kRecovering);
-  Status repaired;
-  if (work.order.moved) store->forget_held();
-  switch (work.order.act) {
-    case wire::Act::kKeep:
-      break;
-    case wire::Act::kBegin:
-      store->begin(begin_position);
-      break;
-    case wire::Act::kFinish:
-      store->finish();
-      break;
-    case wire::Act::kReceive:
-      repaired = store->receive(work.order, work.version);
-      break;
-  }
-  if (repaired && !worker.solo()) {
-    worker.trace().event("repair", {{"rank", identity.rank},
-                                    {"generation", work.generation},
-                                    {"version", work.version},
-                                    {"kind", name(work.order.act)},
-                                    {"source", work.order.source.holder},
-                                    {"private_source", work.order.private_source.holder}});
-  }
-  const bool too_late = !repaired && worker.neighbours().is_repair_stopped();
-  worker.tell(trainer::Repaired{store->holding(), repaired ? "" : repaired.error().what, too_late});
-}
-
-Group::Options Session::Parts::group_options(Generation formed) {
-  const auto& settings = worker.settings();
-  const int agreed = settings.replicas + 2 * int(settings.drift) + 4 * settings.digest_every;
-  Group::Options options{.directory = identity.directory,
-                         .generation = formed,
-                         .run_id = identity.run_id,
-                         .rank = identity.rank,
-                         .world_size = identity.world_size,
-                         .registered = store->gradients(),
-                         .regions = regions,
-                         .layout = worker.neighbours().layout(),
-                         .agreed = static_cast<std::uint64_t>(agreed)};
-  options.come_to = {board, &board->operations};
-  options.join_timeout =
-      std::chrono::duration_cast<std::chrono::milliseconds>(settings.replacement_timeout);
-  return options;
-}
-
-void Session::Parts::do_work(const trainer::JoinGroup& work) {
-  now(Doing::kRecovering);
-  enter(work.generation);
-  const Instant began = io::Loop::now();
-  auto options = group_options(generation);
-  const std::stop_token stopped = current->begin(generation, options.layout);
-  auto formed = current->join(options, stopped);
-  auto status = formed ? join_copies(options.layout, stopped, **formed) : Status(formed.error());
-  const auto held = store->holding().held;
-  const bool linked = !options.layout.host_of.empty();
-  if (!status) {
-    // Without abort(), the others would take the group's end for the end of this rank's training.
-    if (formed) (*formed)->abort();
-    const Error& error = status.error();
-    // Printed here, because the other ranks may only try again and again, and can not say what is
-    // wrong.
-    if (linked && !stopped.stop_requested()) {
-      std::fprintf(stderr, "holdfast: generation %s could not be formed: %s\n",
-                   cat(generation).c_str(), error.what.c_str());
-    }
-    return worker.tell(trainer::NotFormed{error.blame == Blame::kUser, error.what, held, linked});
-  }
-  group = *std::move(formed);
-  current->formed(group);
-  // The sums thread gets its usual slice back for steps.
-  if (sums_thread != 0) os::take_usual_slice(sums_thread);
-  const auto took = std::chrono::duration<double, std::milli>(io::Loop::now() - began).count();
-  worker.trace().event("reform",
-                       {{"rank", identity.rank}, {"generation", generation}, {"ms", took}});
-  say_cover(linked);
-  worker.tell(trainer::Formed{group->aborted(), linked, copies != nullptr, held});
-}
-
-// Rank 0 says for all what the loss of a host would take along: when the job begins, and after each
-// change of that.
-void Session::Parts::say_cover(bool has_other_hosts) {
-  if (identity.rank != 0 || (!has_other_hosts && !cover)) return;
-  const bool own = store->holding().private_is_own;
-  const auto now = !own              ? wording::Cover::kNothingOwn
-                   : copies          ? wording::Cover::kHeld
-                   : has_other_hosts ? wording::Cover::kNotHeld
-                                     : wording::Cover::kOneHost;
-  if (std::exchange(cover, now) == now || !worker.settings().protect) return;
-  std::fprintf(stderr, "holdfast: %s\n", wording::in_words(now, store->own_bytes()).c_str());
-}
-
-// Joins PrivateCopies if only this rank has its private part, which would be lost with its host.
-Status Session::Parts::join_copies(const collective::Layout& layout, const std::stop_token& stopped,
-                                   const Group& formed) {
-  const auto& settings = worker.settings();
-  const bool wanted = settings.replicas > 0 && settings.protect && store->holding().private_is_own;
-  if (!wanted || layout.host_of.empty()) return {};
-  auto joined = PrivateCopies::join(
-      {.layout = layout,
-       .generation = generation,
-       .rank = identity.rank,
-       .deadline = collective::Links::Deadline::clock::now() + settings.replacement_timeout,
-       .stop = stopped,
-       .must_stop = [&formed] { return formed.aborted(); }},
-      *store);
-  if (!joined) return joined.error();
-  copies = *std::move(joined);
-  return {};
-}
-
-void Session::Parts::do_work(const trainer::LeaveGroup&) {
-  now(Doing::kRecovering);
-  drop_group();
-  worker.tell(trainer::LeftGroup{});
-}
-
-void Session::Parts::do_work(const trainer::AwaitSums&) {
-  now(Doing::kSumming);
-  wait_for_sums();
-  worker.tell(trainer::SumsDone{outcome_of(mark), mark == Outcome::kDone ? "" : group->why()});
-}
-
-void Session::Parts::do_work(const trainer::Stage& work) {
-  now(Doing::kStaging);
-  store->stage(work.version, *step);
-  worker.tell(trainer::Staged{});
-}
-
-void Session::Parts::do_work(const trainer::ExchangeCopies& work) {
-  now(Doing::kCopying);
-  if (!copies->exchange(work.version)) note(Outcome::kAborted);
-  worker.tell(trainer::CopiesExchanged{outcome_of(mark), store->holding().held});
-}
-
-void Session::Parts::do_work(const trainer::Arrive&) {
-  now(Doing::kCommitting);
-  if (auto* rehearsal = worker.rehearsal()) rehearsal->arrive();  // A rehearsal ends here.
-  note(idle_group().barrier());
-  worker.tell(trainer::Arrived{outcome_of(mark), mark == Outcome::kDone ? "" : group->why()});
-}
-
-void Session::Parts::do_work(const trainer::Update&) {
-  now(Doing::kUpdating);
-  store->update(static_cast<std::size_t>(worker.settings().update_threads));
-  worker.note_step(version());
-  board->steps.fetch_add(1, std::memory_order_relaxed);
-  trace_step();
-  worker.tell(trainer::Updated{});
-}
-
-void Session::Parts::drop_group() {
-  copies.reset();
-  if (!group) return;
-  group->abort();  // Not leave(): the others would take that for the end of this rank's training.
-  queue->drain();
-  current->formed(nullptr);
-  group.reset();
-  sums.clear();
-}
-
-// Called in the control thread, so it must not block.
-bool Session::Parts::stop(Generation stopped) {
-  if (on_stop) on_stop(stopped);
-  current->abort(stopped);
-  const bool idle = queue->is_idle();
-  // The training thread waits for the sums thread.
-  if (sums_thread != 0) (void)os::take_short_slice(sums_thread);
-  return idle;
-}
-
-Outcome Session::Parts::note(Outcome outcome) {
-  if (mark == Outcome::kDone) mark = outcome;
-  return outcome;
-}
-
-// Waits for all sums that were started.
-void Session::Parts::wait_for_sums() {
-  queue->drain();
-  for (const auto& sum : sums) note(sum ? sum->wait()->outcome : Outcome::kAborted);
-  sums.clear();
-}
-
-// The group, for an operation in the caller's thread. Waits for the queue first, because operations
-// run in the order of calls.
-Group& Session::Parts::idle_group() {
-  queue->drain();
-  return *group;
-}
-
-// Called when this rank has made a step, or has found that a recovery has committed it.
-void Session::Parts::trace_step() {
-  worker.trace().event("step", {{"rank", identity.rank},
-                                {"step", version()},
-                                {"generation", generation},
-                                {"loss", loss},
-                                {"samples", samples}});
-}
-
-// The error to return to the program. A failure of the whole job is reported to the scheduler
-// first.
-Error Session::Parts::error_of(const trainer::Return& result) {
-  wire::Reason reason = result.reason;
-  if (reason.rank == kNoRank && reason.kind == wire::Reason::Kind::kNotRepaired) {
-    reason.rank = identity.rank;
-  }
-  const bool tells = result.what == What::kFailed && !worker.solo();
-  return tells ? worker.fail(reason) : Error{Blame::kWorld, wording::in_words(reason)};
-}
 
 // ---- Steps that are rehearsed -------------------------------------------------------------------
 
@@ -467,6 +111,7 @@ Result<Began> Session::begin_step() {
   p.wait_for_sums();  // The sums of a step that was begun and given up.
   p.end_sample(false);
   p.mark = Outcome::kDone;
+  (void)p.has_lost_pages();
   const auto result = p.call(trainer::StepBegun{p.group && p.group->aborted()});
   p.enter(p.worker.generation());
   p.now(Doing::kComputing);
@@ -525,7 +170,7 @@ void Session::reduce(collective::Numbers bucket) {
   if (!p.group->aborted() || !p.queue->is_idle()) {
     sum = p.queue->start([group = p.group.get(), tape = p.tape, bucket] {
       if (!tape) return collective::Verdict{group->all_reduce(bucket), {}};
-      collective::RecordedGroup recorded(*group, kWorld, *tape);
+      collective::RecordedGroup recorded(*group, kWholeWorld, *tape);
       return collective::Verdict{recorded.Group::all_reduce(bucket), {}};
     });
   }
@@ -538,6 +183,7 @@ Result<Ended> Session::end_step(const arena::StagedStep& step, double loss, std:
   p.step = &step;
   p.loss = loss;
   p.samples = samples;
+  (void)p.has_lost_pages();
   const auto result = p.call(trainer::StepEnded{loss});
   p.enter(p.worker.generation());
   p.now(Doing::kBetween);
@@ -584,6 +230,10 @@ void Session::on_abort(std::function<void(Generation)> handler) {
   p.worker.on_stop([&p](Generation g) { return p.stop(g); });
 }
 
+bool Session::has_lost_pages() {
+  return parts_->has_lost_pages();
+}
+
 Status Session::end() {
   Parts& p = *parts_;
   if (p.due) {
@@ -591,6 +241,11 @@ Status Session::end() {
                  "this rank ends, and was asked for the version 0 with which all begin"};
   }
   if (std::exchange(p.ended, true)) return {};
+  if (p.store->look_for_losses() > 0) {
+    return p.worker.fail(
+        "memory errors have taken pages of the state since the last step: what "
+        "was saved or evaluated since may be wrong. Start the job again");
+  }
   p.now(Doing::kEnded);
   if (p.group) p.idle_group().leave();
   p.worker.trace().event("end", {{"rank", p.identity.rank}, {"version", p.version()}});

@@ -139,6 +139,11 @@ class Session {
   // former handler is not running.
   void on_abort(std::function<void(Generation)> handler);
 
+  // Looks whether memory errors have taken pages that this rank trains with. If so, the group ends,
+  // and with it the step under way; the next begin_step() or end_step() gets the state back. These
+  // two look as well: call it only before bytes of the state are used between them.
+  [[nodiscard]] bool has_lost_pages();
+
   // The training has ended in good order on this rank: says so and waits until it is on record
   // (HOLDFAST_SCHEDULER_TIMEOUT at most). For the end of the program, not of a loop; never while an
   // exception is in flight. Afterwards no step can be made. A second call does nothing.

@@ -17,6 +17,7 @@
 #include <map>
 #include <optional>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -63,7 +64,8 @@ std::optional<long> last_number(const std::string& text, const std::string& key)
 // One job of toys under msrun, seen through its traces.
 class ToyJob {
  public:
-  ToyJob(int workers, int spares, const std::string& optimizer) {
+  ToyJob(int workers, int spares, const std::string& optimizer, int loses = 0,
+         bool same_private = false) {
     static int number = 0;
     name_ = cat("session-test-", ::getpid(), "-", ++number);
     folder_ = fs::temp_directory_path() / name_;
@@ -86,6 +88,10 @@ class ToyJob {
                     "500",
                     "--optimizer",
                     optimizer,
+                    "--loses",
+                    cat(loses),
+                    "--private",
+                    same_private ? "same" : "own",
                     "--out",
                     (folder_ / "out").string()};
     for (char** e = environ; *e != nullptr; ++e) options.environment.emplace_back(*e);
@@ -139,6 +145,18 @@ class ToyJob {
     return pid != 0 && ::kill(pid, signal) == 0;
   }
 
+  // How often a rank was found to have lost pages.
+  int count_losses() {
+    int count = 0;
+    for (const auto& [path, text] : traces("scheduler-")) {
+      const std::string wanted = "\"event\":\"remark\"";
+      for (auto at = text.find(wanted); at != std::string::npos; at = text.find(wanted, at + 1)) {
+        ++count;
+      }
+    }
+    return count;
+  }
+
   // How many events of this name the process has written into its trace.
   int count_traced(pid_t pid, const std::string& event) {
     int count = 0;
@@ -182,10 +200,10 @@ class ToyJob {
   bool ended_ = false;
 };
 
-const Files& undisturbed(int workers, const std::string& optimizer) {
-  static std::map<std::pair<int, std::string>, Files> known;
-  auto [entry, fresh] = known.try_emplace({workers, optimizer});
-  if (fresh) entry->second = ToyJob(workers, 0, optimizer).result();
+const Files& undisturbed(int workers, const std::string& optimizer, bool same_private = false) {
+  static std::map<std::tuple<int, std::string, bool>, Files> known;
+  auto [entry, fresh] = known.try_emplace({workers, optimizer, same_private});
+  if (fresh) entry->second = ToyJob(workers, 0, optimizer, 0, same_private).result();
   return entry->second;
 }
 
@@ -196,11 +214,12 @@ struct Strike {
 };
 
 void expect_same_bytes(int workers, int spares, const std::vector<Strike>& strikes,
-                       const std::string& optimizer = "momentum") {
-  const Files& expected = undisturbed(workers, optimizer);
+                       const std::string& optimizer = "momentum", int loses = 0,
+                       bool same_private = false) {
+  const Files& expected = undisturbed(workers, optimizer, same_private);
   ASSERT_EQ(expected.size(), static_cast<std::size_t>(workers));
   Prng prng(derive(seed(), workers, spares, strikes.size()));
-  ToyJob job(workers, spares, optimizer);
+  ToyJob job(workers, spares, optimizer, loses, same_private);
   for (const auto& strike : strikes) {
     if (strike.soon_us < 0) {
       ASSERT_TRUE(job.runs_on(5 + static_cast<long>(prng.below(20)))) << "the job stands still";
@@ -214,6 +233,7 @@ void expect_same_bytes(int workers, int spares, const std::vector<Strike>& strik
     EXPECT_TRUE(killed || strike.soon_us >= 0) << "victim " << strike.victim << " is not alive";
   }
   EXPECT_TRUE(job.result() == expected) << "the final bytes differ";
+  EXPECT_GE(job.count_losses(), loses / 2);
 }
 
 TEST(Session, KeepsItsBitsWhenAnyRankOfFourDies) {
@@ -248,6 +268,19 @@ TEST(Session, KeepsItsBitsWhenAnotherDiesDuringTheRecovery) {
 TEST(Session, KeepsItsBitsWhenSomeAreStopped) {
   expect_same_bytes(
       4, 1, {{1, -1, SIGSTOP}, {0, -1, SIGSTOP}, {kScheduler, -1, SIGSTOP}, {3, -1, SIGSTOP}});
+}
+
+// In the midst of forward passes, sums, stages and updates.
+TEST(Session, KeepsItsBitsWhenPagesAreLost) {
+  expect_same_bytes(2, 0, {}, "adam", 60);
+}
+
+TEST(Session, KeepsItsBitsWhenPagesOfPrivateBytesAreLostThatAllHaveAlike) {
+  expect_same_bytes(2, 0, {}, "sgd", 60, true);
+}
+
+TEST(Session, KeepsItsBitsWhenPagesAreLostAndRanksDie) {
+  expect_same_bytes(3, 1, {{1}, {0}, {1}, {2}, {kScheduler}, {1}}, "momentum", 40);
 }
 
 // A process's first thread, here the one that trains, kept from running; its other threads go on.

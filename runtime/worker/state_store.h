@@ -30,9 +30,16 @@ class StateStore {
 
   // Commits version 0 as the program has initialised it. Without effect if a version is held.
   virtual void begin(const arena::Position& position) = 0;
+  // Looks for memory errors. Returns how many pages this process has lost since the last call, and
+  // holding() says what of the state they held. (Gradients, a step that is being staged, and
+  // memory of the program are none of it.) If there are any, a staged step is given up, and copies
+  // that are held are dropped if they have lost pages. Requires: this rank has not arrived at the
+  // commit barrier of a staged step.
+  [[nodiscard]] virtual std::uint64_t look_for_losses() = 0;
   // Makes this state a copy of the one at `order.source`, which stands still at `version`. The
   // private part comes along, unless Holding::private_is_own; then it comes from
-  // `order.private_source`. After an error nothing is held.
+  // `order.private_source`. If only pages of `version` were lost here, and the source
+  // is on this host, they alone are copied. After an error nothing is held.
   [[nodiscard]] virtual Status receive(const wire::Order& order, Version version) = 0;
   // Whether a receive() that failed has left something where version 0 would be filled. clear()
   // takes it away: all is zero, as in a new store.

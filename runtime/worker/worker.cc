@@ -281,6 +281,12 @@ Status Worker::end() {
   }
 }
 
+void Worker::remark(const wire::Reason& what) {
+  // An agent prints it, and without one the scheduler.
+  if (solo()) std::fprintf(stderr, "holdfast: warning: %s\n", wording::in_words(what).c_str());
+  control_->post(member::Told{wire::Remark{what}});
+}
+
 Error Worker::fail(const wire::Reason& reason) {
   Control& c = *control_;
   if (c.rehearsal) c.rehearsal->skip(wording::in_words(reason));

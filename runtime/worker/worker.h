@@ -91,6 +91,9 @@ class Worker {
   // in a spare without a place.
   [[nodiscard]] Status end();
 
+  // Has all users of the job told something that decides nothing (wire::Remark).
+  void remark(const wire::Reason& what);
+
   // Tells the scheduler that the job can not go on and waits until that is on record (5 s at most).
   // Returns the error that the caller is to return.
   [[nodiscard]] Error fail(const wire::Reason& reason);

@@ -103,6 +103,8 @@ class Image:
         tensors = [tensor for _, tensor in found]
         plan = self._plan
         if plan is None or plan.marks != marks_of(tensors):
+            if plan is not None:
+                plan.release()
             keys = [key for key, _ in found]
             shared = [self._is_common(*entry) for entry in found]
             plan = Plan(keys, tensors, shared, (ALIGN, self.common + self._start))

@@ -75,8 +75,9 @@ class Results:
         before = self._kept.fingerprints()
         undo = self._kept.undo_of_an_evaluation()
         while True:
+            repairs = self._versions.repairs
             self._versions.begin(key)
-            if self._versions.has_repaired:
+            if self._versions.repairs != repairs:
                 before = self._kept.fingerprints()
             progress.seeds.derive("once", *map(str, key), progress.n).set()
             try:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
+from holdfast._guards import Guards
 from holdfast.torch._copies import Copies
 from holdfast.torch._optimizers import local
 
@@ -50,6 +51,14 @@ class Plan:
         self.common = digest_of_common(self.places, starts[1])
         self.pickled = pickle.dumps(self.places, pickle.HIGHEST_PROTOCOL)
         self.copies: dict[int, Copies] = {}
+        # What is restored after a void step. Memory that other processes share can not be guarded.
+        parts = [p for p in map(local, tensors) if p.is_contiguous() and not p.is_shared()]
+        self._storages = [part.untyped_storage() for part in parts]  # Not freed while guarded.
+        self._guards = Guards((part.data_ptr(), part.nbytes) for part in parts)
+
+    def release(self) -> None:
+        """Let go of the tensors: another plan takes its place."""
+        self._guards.release()
 
     def copy_to(self, memory: Tensor) -> None:
         """Copy all tensors into an image."""

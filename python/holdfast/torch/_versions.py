@@ -6,7 +6,9 @@ DistributedDataParallel wants that. Then each step, and each result of state.onc
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +19,8 @@ from torch import Tensor
 
 from holdfast import _core, _versions
 from holdfast._errors import LeftError
+from holdfast._guards import pages_lost
+from holdfast._say import say
 from holdfast._seat import Phase
 from holdfast._versions import told
 from holdfast.torch import _ddp
@@ -50,6 +54,7 @@ class Versions(_versions.Versions):
         self._behind = True  # This process has not come to the step of the others yet.
         self._second_due = False  # Some rank has not, so they greet each other again later.
         self._at = 0  # The version that was restored or committed last.
+        self._lost = pages_lost()  # When everything was restored last.
         self._join()
 
     def _join(self) -> None:
@@ -116,11 +121,26 @@ class Versions(_versions.Versions):
     def _begin_with_all(self, restarted: bool) -> None:
         self._restarted = restarted
         while True:
+            self._see_that_memory_is_whole()
             self.begin_version()
             if restarted or not self._second_due or self._greet_again():
                 self._behind = self._behind and restarted
                 return
             self.greeted = 0
+
+    def _see_that_memory_is_whole(self) -> None:
+        """End this process if it has lost pages between two steps.
+
+        The program may have changed there what State keeps, and makes that change only once. A
+        successor goes on from the last version, as after any death.
+        """
+        if pages_lost() == self._lost:
+            return
+        say(
+            "memory errors have taken pages of what State keeps, between two steps: this process "
+            "ends, and another one takes its place"
+        )
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def reformed(self) -> None:
         """Restore, unless this rank is at that version: a scheduler's step since then stays."""
@@ -252,6 +272,7 @@ class Versions(_versions.Versions):
         self._gradients.restore(objects["gradients"])
         _ddp.restore(self._ddps, objects["ddp"], self._engine)
         self._gradients.watch()
+        self._lost = pages_lost()
         self._note()
 
     def repair(self, which: list[int]) -> None:

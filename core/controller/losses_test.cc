@@ -1,0 +1,144 @@
+// Losses without a death: of a group's connections, and of pages of memory.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "core/controller/machine_for_test.h"
+
+namespace holdfast::controller {
+namespace {
+
+using wire::Reason;
+using wire::Stage;
+
+TEST_F(ControllerTest, AGroupThatIsLostWithoutADeathFormsAnew) {
+  all_train();
+  const Generation before = machine_->generation();
+  step(Received{2, wire::GroupLost{before - 1}});
+  EXPECT_EQ(machine_->generation(), before);  // The loss of an old group changes nothing.
+  step(Received{2, wire::GroupLost{before}});
+  EXPECT_EQ(machine_->generation(), before + 1);
+  EXPECT_EQ(machine_->head().cause, (wire::Reason{.kind = Reason::Kind::kGroupLost, .rank = 1}));
+  step(Received{3, wire::GroupLost{before}});  // The others say the same.
+  EXPECT_EQ(machine_->generation(), before + 1);
+  for (Link link = 1; link <= 3; ++link) report(link);
+  EXPECT_EQ(machine_->stage(), Stage::kRunning);
+}
+
+TEST_F(ControllerTest, AGroupThatIsLostAgainAndAgainEndsTheJob) {
+  all_train();
+  for (std::int64_t times = 0; times < kMaxGroupsLost; ++times) {
+    step(Received{2, wire::GroupLost{machine_->generation()}});
+    ASSERT_FALSE(end_.has_value());
+    for (Link link = 1; link <= 3; ++link) report(link);
+  }
+  step(Received{2, wire::GroupLost{machine_->generation()}});
+  ASSERT_TRUE(end_.has_value());
+  EXPECT_EQ(end_->reason.kind, Reason::Kind::kGroupLostTooOften);
+}
+
+TEST_F(ControllerTest, ARankThatHasLostPagesGetsThemFromAnother) {
+  all_train();
+  step(Received{2, wire::GroupLost{machine_->generation(), 3}});
+  EXPECT_EQ(machine_->head().cause.kind, Reason::Kind::kPagesLost);
+  EXPECT_EQ(machine_->head().cause.rank, 1);
+  EXPECT_EQ(machine_->head().cause.count, 3);
+  for (const Link link : {Link{1}, Link{3}}) report(link);
+  step(Received{2, wire::Report{machine_->generation(), 4, 4, false, {}, true}});
+  ASSERT_EQ(machine_->stage(), Stage::kRepairing);
+  EXPECT_EQ(machine_->head().orders[0].act, wire::Act::kKeep);
+  EXPECT_EQ(machine_->head().orders[1].act, wire::Act::kReceive);
+  EXPECT_NE(machine_->head().orders[1].source.holder, 1);
+  step(Received{2, wire::Repaired{machine_->generation()}});
+  EXPECT_EQ(machine_->stage(), Stage::kRunning);
+  EXPECT_EQ(machine_->head().version, 4U);
+}
+
+TEST_F(ControllerTest, PagesThatAllRanksHaveLostEndTheJob) {
+  all_train();
+  step(Received{2, wire::GroupLost{machine_->generation(), 1}});
+  for (Link link = 1; link <= 3; ++link) {
+    step(Received{link, wire::Report{machine_->generation(), 4, 4, false, {}, true}});
+  }
+  ASSERT_TRUE(end_.has_value());
+  EXPECT_EQ(end_->reason.kind, Reason::Kind::kNoPlan);
+}
+
+TEST_F(ControllerTest, ALostPageOfAPrivatePartWithoutACopyEndsTheJob) {
+  all_train();
+  step(Received{2, wire::GroupLost{machine_->generation(), 1}});
+  for (Link link = 1; link <= 3; ++link) {
+    step(Received{link, wire::Report{machine_->generation(), 4, 4, true, {}, false, link == 2}});
+  }
+  ASSERT_TRUE(end_.has_value());
+  EXPECT_EQ(end_->reason.kind, Reason::Kind::kNoPlan);
+  EXPECT_EQ(end_->reason.rank, 1);
+}
+
+// All of the rank comes anew: a single order does for both of its parts.
+TEST_F(ControllerTest, ALostPageOfAPrivatePartComesFromItsHolder) {
+  all_train();
+  step(Received{2, wire::GroupLost{machine_->generation(), 1}});
+  for (Link link = 1; link <= 3; ++link) {
+    std::vector<wire::HeldCopy> held;
+    if (link == 3) held.push_back({1, 4, 4});
+    step(Received{link, wire::Report{machine_->generation(), 4, 4, true, held, false, link == 2}});
+  }
+  ASSERT_EQ(machine_->stage(), Stage::kRepairing);
+  const wire::Order& order = machine_->head().orders[1];
+  EXPECT_EQ(order.act, wire::Act::kReceive);
+  EXPECT_NE(order.source.holder, kNoRank);
+  EXPECT_EQ(order.private_source.holder, 2);
+}
+
+TEST_F(ControllerTest, PagesThatAreLostAgainAndAgainEndTheJob) {
+  all_train();
+  for (std::int64_t times = 0; times <= kMaxGroupsLost; ++times) {
+    step(Received{2, wire::GroupLost{machine_->generation(), 1}});
+    for (Link link = 1; link <= 3; ++link) report(link);
+  }
+  ASSERT_TRUE(end_.has_value());
+  EXPECT_EQ(end_->reason.kind, Reason::Kind::kPagesLostTooOften);
+  EXPECT_EQ(end_->reason.host, "host");
+}
+
+// Users hear what a rank remarks, by their agents. Its size is limited, and its rank is the
+// scheduler's word.
+TEST_F(ControllerTest, PassesOnWhatARankRemarks) {
+  all_train();
+  give("agent's", 9, 1);
+  const Reason what{.kind = Reason::Kind::kReplicas,
+                    .rank = 7,
+                    .detail = std::string(wire::kMaxSentenceBytes + 5, 'x')};
+  const auto heard = [&] {
+    std::vector<Reason> all;
+    for (const auto& message : said_[90]) {
+      const auto* waiting = std::get_if<wire::Waiting>(&message);
+      if (waiting != nullptr) all.push_back(waiting->reason);
+    }
+    return all;
+  };
+  for (int times = 0; times < 150; ++times) step(Received{2, wire::Remark{what}});
+  ASSERT_EQ(heard().size(), 100U);
+  EXPECT_EQ(heard()[0].rank, 1);
+  EXPECT_EQ(heard()[0].detail.size(), wire::kMaxSentenceBytes);
+  step(Connected{50, wire::PeerKind::kWorker});
+  step(Received{50, wire::Remark{what}});  // It has no rank.
+  EXPECT_EQ(heard().size(), 100U);
+}
+
+TEST_F(ControllerTest, AStepBetweenTwoLostGroupsBeginsTheCountAnew) {
+  all_train();
+  for (std::int64_t times = 0; times < 2 * kMaxGroupsLost; ++times) {
+    step(Received{2, wire::GroupLost{machine_->generation()}});
+    for (Link link = 1; link <= 3; ++link) report(link);
+    for (Link link = 1; link <= 3; ++link) {
+      step(Received{link, wire::Progress{machine_->generation(), 4}});
+    }
+  }
+  EXPECT_FALSE(end_.has_value());
+}
+
+}  // namespace
+}  // namespace holdfast::controller
