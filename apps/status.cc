@@ -110,6 +110,9 @@ void print(const Json& json) {
   for (const auto& one : json.value("holds_up", Json::array())) {
     std::printf("%s\n", words(one, "sentence").c_str());
   }
+  for (const auto& remark : json.value("remarks", Json::array())) {
+    std::printf("%s\n", remark.is_string() ? remark.get<std::string>().c_str() : "");
+  }
   for (const auto& one : json.value("without_place", Json::array())) {
     std::printf("worker '%s' (process %s on %s) %s: %s\n", words(one, "node_id").c_str(),
                 words(one, "pid").c_str(), words(one, "host").c_str(), words(one, "state").c_str(),

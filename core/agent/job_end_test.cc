@@ -15,6 +15,16 @@ TEST_F(AgentTest, AJobThatFailedEndsAllWithItsReason) {
   EXPECT_EQ(exit_->reason.kind, Reason::Kind::kProgram);
 }
 
+TEST_F(AgentTest, TheExitCodeIsNotThatOfAProcessThatWasReplaced) {
+  start();
+  step(LinkUp{});
+  dies(at("w0"), 137);
+  step(Received{wire::JobEnded{false, {.kind = Reason::Kind::kProgram, .rank = 0}}});
+  for (const char* node : {"w0", "w1", kSchedulerNode}) dies(at(node), 143);
+  ASSERT_TRUE(exit_.has_value());
+  EXPECT_EQ(exit_->code, 1);
+}
+
 TEST_F(AgentTest, WhoHangsAfterAGoodEndIsEndedAndTheCodeIsZero) {
   start();
   step(LinkUp{});

@@ -101,7 +101,8 @@ void Shutdown::receive(const wire::JobEnded& m) {
   }
   const auto& places = job_.places;
   const auto failed = std::find_if(places.begin(), places.end(), [](const Place& p) {
-    return p.role == Role::kWorker && p.previous != 0 && !ended_well(p.ending);
+    // One that was replaced is not why the job has failed.
+    return p.role == Role::kWorker && p.process == 0 && p.previous != 0 && !ended_well(p.ending);
   });
   const bool known = failed != places.end();
   fail({known ? exit_code(failed->ending) : 1, m.reason, known ? failed->node_id : ""});

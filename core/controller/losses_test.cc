@@ -103,29 +103,34 @@ TEST_F(ControllerTest, PagesThatAreLostAgainAndAgainEndTheJob) {
   EXPECT_EQ(end_->reason.host, "host");
 }
 
-// Users hear what a rank remarks, by their agents. Its size is limited, and its rank is the
-// scheduler's word.
+// Users hear what a rank remarks, by their agents, each once: also by an agent that connects later,
+// or again. The size is limited, and the rank is the scheduler's word.
 TEST_F(ControllerTest, PassesOnWhatARankRemarks) {
   all_train();
-  give("agent's", 9, 1);
   const Reason what{.kind = Reason::Kind::kReplicas,
                     .rank = 7,
                     .detail = std::string(wire::kMaxSentenceBytes + 5, 'x')};
-  const auto heard = [&] {
+  const auto heard = [&](Link link = 90) {
     std::vector<Reason> all;
-    for (const auto& message : said_[90]) {
+    for (const auto& message : said_[link]) {
       const auto* waiting = std::get_if<wire::Waiting>(&message);
       if (waiting != nullptr) all.push_back(waiting->reason);
     }
     return all;
   };
-  for (int times = 0; times < 150; ++times) step(Received{2, wire::Remark{what}});
+  for (int times = 0; times < 50; ++times) step(Received{2, wire::Remark{what}});
+  give("agent's", 9, 1);
+  EXPECT_EQ(heard().size(), 50U);
+  for (int times = 0; times < 100; ++times) step(Received{2, wire::Remark{what}});
   ASSERT_EQ(heard().size(), 100U);
   EXPECT_EQ(heard()[0].rank, 1);
   EXPECT_EQ(heard()[0].detail.size(), wire::kMaxSentenceBytes);
   step(Connected{50, wire::PeerKind::kWorker});
   step(Received{50, wire::Remark{what}});  // It has no rank.
   EXPECT_EQ(heard().size(), 100U);
+  step(Closed{90});
+  step(Received{91, wire::AgentState{"job", "agent", "host", {{"agent's", 9, 1, true}}}});
+  EXPECT_EQ(heard(91).size(), 0U);
 }
 
 TEST_F(ControllerTest, AStepBetweenTwoLostGroupsBeginsTheCountAnew) {

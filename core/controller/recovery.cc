@@ -15,8 +15,8 @@ namespace {
 // For each agent: at most 1000 are told a second.
 constexpr Duration kToldOfProgress = std::chrono::milliseconds(1);
 
-// So many remarks are passed on from one recovery to the next.
-constexpr std::int64_t kMaxRemarks = 100;
+// So many remarks are passed on in a job.
+constexpr std::size_t kMaxRemarks = 100;
 
 // A reason that a process gives is stored or sent to all, so its size is limited.
 Reason bounded(Reason reason) {
@@ -147,7 +147,7 @@ void Recovery::maybe_plan() {
 // This rank has made a step in the running generation. The last rank to do so ends the recovery.
 void Recovery::proven(Rank rank, Version version) {
   if (!rendezvous_.prove(rank)) return;
-  groups_lost_ = remarks_ = 0;
+  groups_lost_ = 0;
   job_.emit(
       Note{Note::Kind::kRecovered, formation_.generation, version, kNoRank, formation_.cause, 0});
   transfers_.proven();
@@ -220,7 +220,7 @@ void Recovery::receive(Link link, const wire::GroupLost& m) {
 
 void Recovery::receive(Link link, const wire::Remark& m) {
   const Rank rank = connections_.rank_at(link);
-  if (rank == kNoRank || job_.has_ended() || ++remarks_ > kMaxRemarks) return;
+  if (rank == kNoRank || job_.has_ended()) return;
   Reason remark = bounded(m.reason);
   remark.rank = rank;
   if (remark.detail.size() > wire::kMaxSentenceBytes) remark.detail.resize(wire::kMaxSentenceBytes);
@@ -228,8 +228,19 @@ void Recovery::receive(Link link, const wire::Remark& m) {
 }
 
 void Recovery::tell_users(Rank rank, const Reason& what) {
+  if (remarks_.size() == kMaxRemarks) return;
   job_.note(Note::Kind::kRemark, rank, what);
-  job_.tell_agents(wire::Waiting{what});
+  remarks_.push_back(what);
+  tell_remarks();
+}
+
+// An agent may connect after the first steps, or again.
+void Recovery::tell_remarks() {
+  if (remarks_.empty()) return;
+  for (const auto& [link, agent] : job_.agents.here()) {
+    std::size_t& told = remarks_told_[agent.agent_id];
+    for (; told < remarks_.size(); ++told) job_.send(link, wire::Waiting{remarks_[told]});
+  }
 }
 
 void Recovery::receive(Link link, const wire::Finished& m) {

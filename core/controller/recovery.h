@@ -2,6 +2,10 @@
 // version all go on (PLAN), and how far the ranks are.
 #pragma once
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "core/controller/job.h"
 #include "core/controller/job_end.h"
 #include "core/controller/membership.h"
@@ -33,7 +37,12 @@ class Recovery {
 
   void maybe_tell_progress();
   // The new agent is told the next progress, with all others.
-  void agent_came() { progress_told_.reset(); }
+  void agent_came() {
+    progress_told_.reset();
+    tell_remarks();
+  }
+  // What users were told that ranks remark, and of lost pages, in order.
+  [[nodiscard]] const std::vector<wire::Reason>& remarks() const { return remarks_; }
   [[nodiscard]] std::optional<Instant> deadline() const;  // When maybe_tell_progress() is due.
 
  private:
@@ -42,6 +51,7 @@ class Recovery {
   void proven(Rank rank, Version version);
   void reach(Version version);
   void tell_users(Rank rank, const wire::Reason& what);
+  void tell_remarks();
   [[nodiscard]] bool has_progress_to_tell() const;
   [[nodiscard]] bool speaks_for_a_place(Link link) const;
 
@@ -53,8 +63,9 @@ class Recovery {
   Rendezvous& rendezvous_;
   Membership& membership_;
   Transfers& transfers_;
-  std::int64_t groups_lost_ = 0;  // GroupLost messages since all ranks last made a step.
-  std::int64_t remarks_ = 0;      // Remark messages since the first step of the generation.
+  std::int64_t groups_lost_ = 0;       // GroupLost messages since all ranks last made a step.
+  std::vector<wire::Reason> remarks_;  // What users are told, in order,
+  std::map<std::string, std::size_t> remarks_told_;  // and how many by each agent, by its id.
   // What all agents were told last; nullopt: nothing is told before the next Progress.
   std::optional<std::pair<Generation, Version>> progress_told_;
   Instant progress_next_{};  // Agents are not told of progress before then.

@@ -80,7 +80,8 @@ def test_mindspore_a_rank_whose_memory_has_changed_is_given_the_values_of_the_ot
     assert code == 0 and "other values" not in said, said
     code, said = run(tmp_path / "job", LOOP, ["pynative", "10"], 3, HOLDFAST_DIGEST_EVERY="1")
     assert code == 0, said
-    assert "rank 2 holds other values of `3.weight` than rank 0 after step 11; it has been" in said
+    assert "rank 2 holds other values of `3.weight` than rank 0 after step 11. " in said
+    assert "It has been given the values that most ranks hold" in said
     assert len(digests(tmp_path / "calm")) == 3
     assert digests(tmp_path / "calm") == digests(tmp_path / "job")
     assert len(set(digests(tmp_path / "job").values())) == 1
@@ -91,7 +92,7 @@ def test_mindspore_a_rank_that_trains_with_another_rate_is_named(tmp_path: Path,
     code, said = run(tmp_path / "job", MODEL, [mode, "2"], 2)
     assert code != 0 and not digests(tmp_path / "job"), said
     assert "rank 1 holds other values of `" in said and "0.weight` than rank 0 after step" in said
-    assert "a learning rate that one process has read at another time" in said
+    assert "a learning rate read at another time" in said
 
 
 def test_mindspore_drift_may_be_warned_of_only(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def refused(text, call):
     else:
         raise AssertionError(text)
 """
+_KILLED = (-signal.SIGKILL, -signal.SIGBUS)
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.fsdp"])
 
@@ -132,7 +133,7 @@ def by_hand(
                 log = (folder / f"warm-{node}").read_text()
                 gives_up = log.count("MarkedError: ") > given_up[node]  # All start again then.
                 given_up[node] += gives_up
-                if gives_up or (process.exitcode == -signal.SIGKILL and deaths):
+                if gives_up or (process.exitcode in _KILLED and deaths):
                     deaths -= not gives_up
                     lives[node] = under_way[node] = start(node)
                 else:

@@ -117,6 +117,11 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
   for (const auto& reason : machine.held_up_by()) {
     holds_up.push_back({{"rank", reason.rank}, {"sentence", wording::in_words(reason)}});
   }
+  auto remarks = nlohmann::ordered_json::array();
+  for (const auto& remark : machine.remarks()) {
+    // The recovery's report says the same.
+    if (remark.kind != wire::Reason::Kind::kPagesLost) remarks.push_back(wording::in_words(remark));
+  }
   auto recoveries = nlohmann::ordered_json::array();
   for (const auto& report : reports) {
     auto json = nlohmann::ordered_json::parse(report, nullptr, false);
@@ -135,6 +140,7 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
                                        {"spares", spares},
                                        {"rehearsals", rehearsals},
                                        {"holds_up", holds_up},
+                                       {"remarks", remarks},
                                        {"without_place", without_place},
                                        {"recovery_reports", recoveries}};
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
