@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "arena/head.h"
+#include "arena/losses.h"
 #include "base/text.h"
 
 namespace holdfast::arena {
@@ -118,23 +119,23 @@ Status Arrival::copy(From from, const std::string& path) {
   return {};
 }
 
-Status Arrival::repair(const std::string& path, std::span<const Range> lost) {
+Status Arrival::repair(const std::string& path, const Damage& damage) {
   const Result<ArenaFile> file = file_at(path, os::Access::kRead);
   if (!file) return file.error();
   if (!file->found.file) return Error{Blame::kWorld, cat("There is no arena ", path, ".")};
   if (auto seen = see(From::kRank, file->head, path); !seen) return seen;
-  const std::uint64_t count = arena_.losses().count;
   const os::Mapping& there = file->mapping;
   const std::uint64_t state = arena_.layout().parameters_offset();
   std::byte* here = reinterpret_cast<std::byte*>(arena_.parameters().data());
-  for (const auto& [offset, bytes] : lost) {
+  for (const auto& [offset, bytes] : damage.shared) {
     std::memcpy(here + (offset - state), there.at(offset), bytes);
-    if (std::memcmp(here + (offset - state), there.at(offset), bytes) != 0) {
+    const bool is_equal = std::memcmp(here + (offset - state), there.at(offset), bytes) == 0;
+    if (!is_equal && load(arena_.losses().count) == damage.count) {
       return Error{Blame::kWorld, cat("what was copied from ", path, " differs from it")};
     }
   }
   if (!has(*there.as<Header>(0), file->head.layout, version_)) return moved(path, version_);
-  arena_.clear_losses(count);
+  arena_.clear_losses(damage.count);
   return {};
 }
 

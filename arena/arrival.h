@@ -22,6 +22,7 @@
 
 namespace holdfast::arena {
 
+struct Damage;
 struct Head;
 
 // The ranges of an arena file that another host needs at one version: all but the gradients.
@@ -53,10 +54,10 @@ class Arrival {
   // the digests of both arenas.
   [[nodiscard]] Status copy(From from, const std::string& path);
 
-  // Copies only `lost`, ranges of the file, from a rank's arena file of this host that stands still
-  // at the version, as this arena does. Ranges of private bytes are those that all ranks hold
-  // alike. No end() is needed. After an error the losses still stand in the arena.
-  [[nodiscard]] Status repair(const std::string& path, std::span<const Range> lost);
+  // Copies only what is lost, from a rank's arena file of this host that stands still at the
+  // version, as this arena does. Requires: nothing private is lost. No end() is needed. After an
+  // error the losses still stand in the arena, as do those that came later.
+  [[nodiscard]] Status repair(const std::string& path, const Damage& damage);
 
   // What comes from another host: ranges of a file of `file_bytes` bytes.
   struct Coming {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "arena/format.h"
+
 namespace holdfast::arena {
 namespace {
 
@@ -64,7 +66,10 @@ class Finder {
 }  // namespace
 
 Damage damage_of(const Arena& arena, std::uint64_t shared_bytes, bool may_have_updated) {
-  const os::LossList& losses = arena.losses();
+  // The handler may add to the list meanwhile: what is counted here is complete.
+  const std::uint64_t count = load(arena.losses().count);
+  os::LossList losses = arena.losses();
+  losses.count = count;
   if (arena.fresh() || losses.count == 0) return {};
   std::vector<Version> versions{arena.version()};
   if (arena.staged() != arena.version()) versions.push_back(arena.staged());
@@ -78,7 +83,9 @@ Damage damage_of(const Arena& arena, std::uint64_t shared_bytes, bool may_have_u
     if (offset >= all) continue;
     finder.lose({from + offset, std::min(bytes, all - offset)}, may_have_updated, versions);
   }
-  return finder.found();
+  Damage damage = finder.found();
+  damage.count = losses.count;
+  return damage;
 }
 
 }  // namespace holdfast::arena

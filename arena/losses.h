@@ -15,6 +15,7 @@ struct Damage {
   // Ranges of the file, ascending, without what is not needed: other ranks have the same there.
   std::vector<Range> shared;
   bool is_private = false;  // Some of what only this rank has is lost.
+  std::uint64_t count = 0;  // Arena::losses() of which this is known; there may be more by now.
 
   [[nodiscard]] bool any() const { return is_private || !shared.empty(); }
 };

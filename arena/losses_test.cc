@@ -153,7 +153,7 @@ TEST_F(LossesTest, AreRepairedFromAnotherArena) {
   const Damage damage = damage_of(arena_, 3 * kPage, false);
   EXPECT_EQ(damage.shared.size(), 7U);
   Arrival arrival(arena_, 4, 3 * kPage);
-  const Status repaired = arrival.repair(other_.path(), damage.shared);
+  const Status repaired = arrival.repair(other_.path(), damage);
   ASSERT_TRUE(repaired) << repaired.error().what;
   expect_equal();
   EXPECT_EQ(arena_.losses().count, 0U);
@@ -162,15 +162,26 @@ TEST_F(LossesTest, AreRepairedFromAnotherArena) {
 
 TEST_F(LossesTest, AreNotRepairedFromAnArenaThatHasSomeOrIsAtAnotherVersion) {
   lose(state(0, 1));
-  const auto shared = damage_of(arena_, 0, false).shared;
+  const Damage damage = damage_of(arena_, 0, false);
   auto& list = const_cast<os::LossList&>(other_.losses());
   list.count = 1;
-  EXPECT_FALSE(Arrival(arena_, 4, 0).repair(other_.path(), shared));
+  EXPECT_FALSE(Arrival(arena_, 4, 0).repair(other_.path(), damage));
   list.count = 0;
   other_.stage(5, {.private_bytes = other_.private_bytes(5), .arguments = {}, .position = {}});
   other_.update(1);
-  EXPECT_FALSE(Arrival(arena_, 4, 0).repair(other_.path(), shared));
+  EXPECT_FALSE(Arrival(arena_, 4, 0).repair(other_.path(), damage));
   EXPECT_EQ(arena_.losses().count, 1U);
+}
+
+TEST_F(LossesTest, ThatComeWhileOthersAreRepairedStay) {
+  lose(state(0, 1));
+  const Damage damage = damage_of(arena_, 0, false);
+  lose(state(0, 4));
+  ASSERT_TRUE(Arrival(arena_, 4, 0).repair(other_.path(), damage));
+  EXPECT_EQ(arena_.losses().count, 2U);
+  ASSERT_TRUE(Arrival(arena_, 4, 0).repair(other_.path(), damage_of(arena_, 0, false)));
+  EXPECT_EQ(arena_.losses().count, 0U);
+  expect_equal();
 }
 
 TEST_F(LossesTest, AreForgottenWhenAllIsReplaced) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "capi/error.h"
+#include "capi/handles.h"
 #include "os/lost_pages.h"
 
 using namespace holdfast;
@@ -38,6 +39,10 @@ std::uint64_t hf_guard(void* memory, std::uint64_t bytes) try {
 void hf_unguard(std::uint64_t guard) {
   const std::scoped_lock lock(guards().mutex);
   guards().all.erase(guard);
+}
+
+void hf_uses_committed(hf_session* s) {
+  s->session->uses_committed();
 }
 
 std::uint64_t hf_memory_lost(void) {

@@ -1,6 +1,7 @@
 #include "os/lost_pages.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -33,9 +34,10 @@ struct Table {
   std::atomic<std::uint64_t> lost = 0;
   std::atomic<std::uint64_t> lost_privately = 0;
   std::atomic_flag repairing;
-  LossList elsewhere;          // Of private memory.
-  pid_t owner = 0;             // The process whose guards these are.
-  struct sigaction former {};  // What SIGBUS did before.
+  LossList elsewhere;                      // Of private memory.
+  pid_t owner = 0;                         // The process whose guards these are.
+  struct sigaction former {};              // What SIGBUS did before.
+  std::atomic<bool> has_given_up = false;  // `former` was put back.
 };
 Table table;
 
@@ -111,9 +113,21 @@ void on_bus_error(int signal, siginfo_t* info, void*) {
   const bool done = entry != nullptr && repair(*entry, address, bytes);
   errno = saved;
   if (done) return;
-  // The access is made again, and meets what would have met it without this handler.
-  ::sigaction(signal, &table.former, nullptr);
+  // The access is made again, and meets what would have met it without this handler. A handler that
+  // was installed later may have put this one back, and may do so again: that must end.
+  struct sigaction next = {};
+  next.sa_handler = SIG_DFL;
+  const bool has_met = table.has_given_up.exchange(true);
+  ::sigaction(signal, has_met ? &next : &table.former, nullptr);
   if (!is_loss) ::raise(signal);
+}
+
+void handle() {
+  struct sigaction action = {};
+  action.sa_sigaction = on_bus_error;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  ::sigemptyset(&action.sa_mask);
+  ::sigaction(SIGBUS, &action, nullptr);
 }
 
 void install() {
@@ -125,11 +139,8 @@ void install() {
   }
   table.owner = ::getpid();
   if (is_child) return;
-  struct sigaction action = {};
-  action.sa_sigaction = on_bus_error;
-  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  ::sigemptyset(&action.sa_mask);
-  ::sigaction(SIGBUS, &action, &table.former);
+  ::sigaction(SIGBUS, nullptr, &table.former);
+  handle();
 }
 
 // Returns the entry's place, from 1 on; 0: there is no room.
@@ -180,7 +191,18 @@ PageGuard::~PageGuard() {
 }
 
 std::uint64_t pages_lost() {
+  while (table.repairing.test(std::memory_order_acquire)) ::sched_yield();
   return table.lost.load(std::memory_order_acquire);
+}
+
+void keep_handler() {
+  struct sigaction now = {};
+  const bool is_ours = ::sigaction(SIGBUS, nullptr, &now) == 0 && now.sa_sigaction == on_bus_error;
+  if (is_ours || table.owner != ::getpid()) return;
+  const std::scoped_lock lock(changing);
+  table.former = now;
+  table.has_given_up = false;
+  handle();
 }
 
 std::uint64_t private_pages_lost() {

@@ -62,8 +62,12 @@ class [[nodiscard]] PageGuard {
   Fd file_;
 };
 
-// How many pages of guarded ranges this process has lost so far. Any thread.
+// How many pages of guarded ranges this process has lost so far. Waits until the last one is
+// replaced, so that nothing is written to it before. Any thread.
 [[nodiscard]] std::uint64_t pages_lost();
+// Call it now and then: a library or the program may have installed a handler of its own for SIGBUS
+// since. That one gets all that is not of a guarded range.
+void keep_handler();
 // How many of these were private memory.
 [[nodiscard]] std::uint64_t private_pages_lost();
 

@@ -172,6 +172,33 @@ TEST(LostPages, AreTakenAtTheirSizeAndNotTwice) {
   EXPECT_TRUE(pages.is_zero(9));
 }
 
+// A handler that was installed later may put the former one back, as Python's faulthandler does.
+struct sigaction put_back {};
+void hand_back(int signal) {
+  ::sigaction(signal, &put_back, nullptr);
+}
+
+TEST(LostPages, AreHandledThoughALibraryHasInstalledAnotherHandler) {
+  Pages pages;
+  const Pages unguarded;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const PageGuard guard = pages.guard();
+    struct sigaction other {};
+    other.sa_handler = hand_back;
+    ::sigaction(SIGBUS, &other, &put_back);
+    keep_handler();
+    keep_handler();
+    pages.lose(3);
+    if (pages.page(3) != std::byte{} || pages.list.count != 1) ::_exit(1);
+    unguarded.lose(1);
+    ::_exit(static_cast<int>(unguarded.page(1)));
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status)) << WEXITSTATUS(status);
+}
+
 TEST(LostPages, LeaveOtherBusErrorsToWhoeverHandledThemBefore) {
   Pages pages;
   const PageGuard guard = pages.guard();

@@ -277,8 +277,10 @@ std::string of_losses(const Reason& r) {
                        ", and this process trains alone: no other rank has what was in them")
                  : cat("rank ", r.rank, " (process ", r.pid, " on ", r.host,
                        "): memory errors have taken ", counted(r.count, "page"),
-                       " that it trains with. The step under way is made again, and what the state "
-                       "had in them is fetched from another rank");
+                       " that it trains with. ",
+                       !r.detail.empty() ? r.detail
+                                         : "The step under way is made again, and what the state "
+                                           "had in them is fetched from another rank");
     case Kind::kPagesLostTooOften:
       return cat("memory errors have taken pages of rank ", r.rank, " ", r.count,
                  " times without a step in between: take host ", r.host, " out of the job");

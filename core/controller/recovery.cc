@@ -223,6 +223,8 @@ void Recovery::receive(Link link, const wire::Remark& m) {
   if (rank == kNoRank || job_.has_ended()) return;
   Reason remark = bounded(m.reason);
   remark.rank = rank;
+  remark.pid = roster_.at(rank).seat.pid;
+  remark.host = roster_.at(rank).seat.host;
   if (remark.detail.size() > wire::kMaxSentenceBytes) remark.detail.resize(wire::kMaxSentenceBytes);
   tell_users(rank, remark);
 }

@@ -73,6 +73,8 @@ struct Updated {};
 // as it finds that, and it has not arrived at a commit barrier that is still open.
 struct PagesLost {
   Holding holding;
+  // 0: only of the committed version, of which nothing was made since. The step under way need not
+  // be given up, since its version takes that one's place.
   std::uint32_t pages = 0;
 };
 

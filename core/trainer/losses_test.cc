@@ -100,6 +100,32 @@ TEST_F(TrainerTest, TakesLostGradientsForAVoidStepOnly) {
   EXPECT_EQ(take<Return>().what, What::kBegun);
 }
 
+// Lost pages of the committed version cost nothing if the next one takes its place; else they
+// count.
+TEST_F(TrainerTest, GoesOnWithoutTheVersionThatTheNextOneReplaces) {
+  for (const bool is_void : {false, true}) {
+    work_.clear();
+    machine_.emplace(options_);
+    stand();
+    (void)bring(StepEnded{});
+    (void)take<AwaitSums>();
+    EXPECT_EQ(said<wire::GroupLost>(bring(PagesLost{{4, 4, true, {}, false, true}, 0})), nullptr);
+    (void)bring(SumsDone{});
+    (void)take<Stage>();
+    (void)bring(Staged{});
+    (void)take<Arrive>();
+    if (is_void) {
+      EXPECT_TRUE(said<wire::Report>(stop(true))->has_lost_private);
+      continue;
+    }
+    (void)bring(Arrived{});
+    (void)take<Update>();
+    (void)bring(Updated{});
+    EXPECT_EQ(take<Return>().what, What::kCommitted);
+    EXPECT_FALSE(machine_->holding().has_lost_private);
+  }
+}
+
 TEST_F(TrainerTest, ARankThatTrainsAloneCanNotGetPagesBack) {
   options_.solo = true;
   machine_.emplace(options_);

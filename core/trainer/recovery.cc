@@ -33,7 +33,7 @@ void Recovery::on(const PagesLost& e) {
   holding.has_lost_private = e.holding.has_lost_private;
   training_.pages_lost += e.pages;
   if (is_at_rest()) return report();
-  if (training_.generation > 0 && !training_.stopped()) group_.say_lost();
+  if (e.pages > 0 && training_.generation > 0 && !training_.stopped()) group_.say_lost();
 }
 
 // ---- Stop and report ----------------------------------------------------------------------------

@@ -74,6 +74,7 @@ void StepCommit::on(const Updated&) {
   for (auto& copy : holding.held) copy.version = target_;
   // The step stands; what was lost of it is fetched before the program goes on.
   if (training_.pages_lost > 0) return group_.lose(training_.options.replacement_timeout);
+  holding.has_lost_shared = holding.has_lost_private = false;  // Of the version before.
   training_.enter(State::kStepping);
   const Generation generation = training_.generation;
   const Duration since_told = training_.now - told_at_;

@@ -295,10 +295,13 @@ HF_API hf_status hf_compare_replicas(hf_session* session, uint8_t* repaired);
  * anew after each void step. 0: nothing is guarded (there is no whole page, or there are 4,096
  * guards). Call hf_unguard() before the memory is freed. hf_memory_lost(): how many pages of
  * guarded memory were lost so far. If there are more of them between two steps, the program has to
- * fill it anew as well. */
+ * fill it anew as well. Call hf_uses_committed() when a version is made of the private bytes of the
+ * committed one (other than by restoring them when a function of this header says so): otherwise
+ * lost pages of these bytes cost nothing, since the next version takes their place. */
 HF_API uint64_t hf_guard(void* memory, uint64_t bytes);
 HF_API void hf_unguard(uint64_t guard);
 HF_API uint64_t hf_memory_lost(void);
+HF_API void hf_uses_committed(hf_session* session);
 /* Call it once in each step, after hf_begin_step() and before the batch is used. 1: this step is
  * recorded for a rehearsal, or is a rehearsal (docs/rehearsals.md). Then hf_note() what the step
  * depends on and what it makes, in the same order and by the same names in all processes. */

@@ -337,6 +337,10 @@ class Session:
         """Return the private bytes of self.version (read only) or self.version + 1 (to fill)."""
         return bytes_at(*self._found(lib.hf_private, version))
 
+    def uses_committed(self) -> None:
+        """Say that the version under way repeats private bytes of the last one."""
+        lib.hf_uses_committed(self.handle)
+
     def join(self, position: Position = _START) -> None:
         """Agree with the others on a version and bring this rank's state to it."""
         native = _position(position)

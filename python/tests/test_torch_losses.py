@@ -103,3 +103,18 @@ def test_torch_a_page_lost_between_two_steps_costs_the_process(tmp_path: Path) -
     results, said = small(tmp_path / "job", text, [[1]], at=1, **config)
     assert results == undisturbed, said
     assert "this process ends, and another one takes its place" in said
+
+
+# A result is kept by a version that repeats the image of the last one.
+def test_torch_a_lost_page_of_the_image_is_in_no_version_that_repeats_it(tmp_path: Path) -> None:
+    loop = LOSES[LOSES.index("for x in") : LOSES.index("leave(")]
+    body = "".join(f"        {line.strip()}\n" for line in loop.splitlines()[1:])
+    step = f"    with state.step():\n        x = data[state.n % 4]\n{body}        at(state.n)\n"
+    once = "    if state.n == 8:\n        lose('between')\n        state.once(os.getppid)\n"
+    text = LOSES.replace(loop, f"while state.n < 40:\n{step}{once}")
+    config = {"what": "image", "when": "between", "touches": True}
+    undisturbed, said = small(tmp_path / "calm", text, at=10**6, **config)
+    assert undisturbed is not None, said
+    results, said = small(tmp_path / "job", text, [[1, 8]], at=8, **config)
+    assert results == undisturbed, said
+    assert (tmp_path / "job" / "lost").exists() and (tmp_path / "job" / "killed-1-(8,)").exists()

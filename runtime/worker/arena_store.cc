@@ -93,10 +93,14 @@ class ArenaStore final : public StateStore {
     holding.has_lost_private = damage.is_private;
     return holding;
   }
-  [[nodiscard]] std::uint64_t look_for_losses() override {
+  [[nodiscard]] Losses look_for_losses(bool was_used) override {
     const std::uint64_t all = os::pages_lost();
-    const std::uint64_t pages = all - std::exchange(pages_, all);
-    if (pages > 0) {
+    Losses losses{.pages = all - std::exchange(pages_, all)};
+    if (losses.pages > 0 && !was_used && only_committed(waiting_ + losses.pages)) {
+      waiting_ += losses.pages;
+      losses.can_wait = true;
+    } else if (losses.pages > 0 || (was_used && waiting_ > 0)) {
+      losses.pages += std::exchange(waiting_, 0);
       if (!arena_.fresh()) arena_.unstage();
       std::erase_if(held_, [](const auto& entry) {
         if (entry.second.losses().count == 0) return false;
@@ -108,8 +112,11 @@ class ArenaStore final : public StateStore {
     if (listed > 0 && !damage().any() && arena_.staged() == arena_.version()) {
       arena_.clear_losses(listed);
     }
-    if (arena_.losses().count == 0) updated_at_ = arena_.version();
-    return pages;
+    if (arena_.losses().count == 0) {
+      updated_at_ = arena_.version();
+      waiting_ = 0;
+    }
+    return losses;
   }
   void begin(const arena::Position& position) override {
     if (arena_.fresh()) arena_.begin_version0(position);
@@ -117,7 +124,7 @@ class ArenaStore final : public StateStore {
   [[nodiscard]] Status receive(const wire::Order& order, Version version) override {
     if (const auto lost = damage(); can_repair(lost, order, version)) {
       return arena::Arrival(arena_, version, 0)
-          .repair(path_of(identity_, order.source.holder), lost.shared);
+          .repair(path_of(identity_, order.source.holder), lost);
     }
     const Status received = receive_all(order, version);
     has_remains_ = !received && arena_.fresh();
@@ -242,6 +249,20 @@ class ArenaStore final : public StateStore {
     return arena::damage_of(arena_, privacy_.shared_bytes(arena_.fresh() ? 0 : arena_.version()),
                             updated_at_ != arena_.version());
   }
+  // Whether `pages` pages are lost in all, and all are of the committed private bytes.
+  [[nodiscard]] bool only_committed(std::uint64_t pages) const {
+    const arena::Layout& layout = arena_.layout();
+    const os::LossList& list = arena_.losses();
+    if (arena_.fresh() || !list.is_whole()) return false;
+    const std::uint64_t begin = layout.private_offset(arena_.version() % 2);
+    std::uint64_t bytes = 0;
+    for (const auto& [offset, size] : list.all()) {
+      const std::uint64_t at = layout.gradients_offset() + offset;
+      if (at < begin || at - begin >= layout.private_bytes || size > os::kPage) return false;
+      bytes += size;
+    }
+    return bytes == pages * os::kPage;
+  }
   [[nodiscard]] bool can_repair(const arena::Damage& lost, const wire::Order& order,
                                 Version version) const {
     return lost.any() && !lost.is_private && arena_.version() == version && !order.moved &&
@@ -338,6 +359,7 @@ class ArenaStore final : public StateStore {
   Worker& worker_;
   Identity identity_;
   std::uint64_t pages_ = os::pages_lost();  // So many were lost when it last looked.
+  std::uint64_t waiting_ = 0;               // Of these: Losses::can_wait.
   // The version when there were no losses last: an update since then may have used lost pages.
   Version updated_at_ = kNoVersion;
   bool is_copy_ = false;

@@ -39,7 +39,7 @@ class TestStore final : public StateStore {
       std::fill(places_[v % 2].begin(), places_[v % 2].end(), mark(rank_, v));
     }
   }
-  [[nodiscard]] std::uint64_t look_for_losses() override { return 0; }
+  [[nodiscard]] Losses look_for_losses(bool) override { return {}; }
   [[nodiscard]] Holding holding() const override {
     Holding holding{version_, staged_, true, {}};
     for (const auto& [ward, copy] : held_) {

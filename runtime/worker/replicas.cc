@@ -108,7 +108,9 @@ Result<Outcome> Replicas::try_once() {
   read();
   const Clock::time_point have_read = Clock::now();
   if (session_.has_lost_pages()) return Outcome::kAborted;  // What was read may be zeros.
-  mine_.names = names_;
+  // If only committed bytes are lost, which the next version replaces, this one is not compared.
+  const Holding holding = session_.store().holding();
+  mine_.names = holding.has_lost_shared || holding.has_lost_private ? 0 : names_;
   mine_.digest = digest_of(digests_);
   mine_.is_copy = session_.store().is_copy() ? 1 : 0;
   comparison_.tell(mine_);

@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/digest.h"
 #include "base/text.h"
+#include "os/lost_pages.h"
 #include "runtime/worker/session_parts.h"
 
 namespace holdfast::runtime {
@@ -90,6 +91,7 @@ Result<Met> Session::meet(const arena::Position& position) {
   if (result->what != What::kJoined) return p.error_of(*result);
   p.now(Doing::kBetween);
   p.enter(p.worker.generation());
+  p.was_used = true;  // To restore the program.
   return Met::kJoined;
 }
 
@@ -111,6 +113,7 @@ Result<Began> Session::begin_step() {
   p.wait_for_sums();  // The sums of a step that was begun and given up.
   p.end_sample(false);
   p.mark = Outcome::kDone;
+  os::keep_handler();
   (void)p.has_lost_pages();
   const auto result = p.call(trainer::StepBegun{p.group && p.group->aborted()});
   p.enter(p.worker.generation());
@@ -119,6 +122,7 @@ Result<Began> Session::begin_step() {
     case What::kBegun:
       return Began::kAtOnce;
     case What::kBegunAnew:
+      p.was_used = true;
       return Began::kReformed;
     case What::kTooLate:
       p.ended_rank = result.ended;
@@ -195,6 +199,7 @@ Result<Ended> Session::end_step(const arena::StagedStep& step, double loss, std:
       p.trace_step();
       return Ended::kCommitted;
     case What::kVoid:
+      p.was_used = true;
       return Ended::kVoid;
     default:
       return p.error_of(result);
@@ -230,6 +235,9 @@ void Session::on_abort(std::function<void(Generation)> handler) {
   p.worker.on_stop([&p](Generation g) { return p.stop(g); });
 }
 
+void Session::uses_committed() {
+  parts_->was_used = true;
+}
 bool Session::has_lost_pages() {
   return parts_->has_lost_pages();
 }
@@ -241,7 +249,8 @@ Status Session::end() {
                  "this rank ends, and was asked for the version 0 with which all begin"};
   }
   if (std::exchange(p.ended, true)) return {};
-  if (p.store->look_for_losses() > 0) {
+  const Holding held = p.store->look_for_losses(true).pages > 0 ? Holding{} : p.store->holding();
+  if (held.version == kNoVersion || held.has_lost_shared || held.has_lost_private) {
     return p.worker.fail(
         "memory errors have taken pages of the state since the last step: what "
         "was saved or evaluated since may be wrong. Start the job again");

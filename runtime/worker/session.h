@@ -139,6 +139,10 @@ class Session {
   // former handler is not running.
   void on_abort(std::function<void(Generation)> handler);
 
+  // Call it when something that is not in this version's own step is made of the committed private
+  // bytes, such as a version that repeats most of them. (After kVoid, kReformed and join() this is
+  // known.)
+  void uses_committed();
   // Looks whether memory errors have taken pages that this rank trains with. If so, the group ends,
   // and with it the step under way; the next begin_step() or end_step() gets the state back. These
   // two look as well: call it only before bytes of the state are used between them.

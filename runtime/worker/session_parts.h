@@ -88,7 +88,9 @@ struct Session::Parts {
   Generation generation = 0;              // The newest in which the machine said to go on.
   std::shared_ptr<Recorder> recorder;     // Null: nobody rehearses this rank's steps.
   std::shared_ptr<Recorder> tape;         // The recorder while a step is being recorded.
-  bool compares = true;                   // Set by compare_exchanges().
+  // Something was made of the committed private bytes since the last look for losses.
+  bool was_used = true;
+  bool compares = true;  // Set by compare_exchanges().
   pid_t owner = ::getpid();
   Rank ended_rank = kNoRank;  // After Began::kTooLate: the rank that has ended.
   bool ended = false;

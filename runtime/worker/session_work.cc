@@ -86,7 +86,7 @@ void Session::Parts::do_work(const trainer::Repair& work) {
     case wire::Act::kKeep:
       break;
     case wire::Act::kBegin:
-      if (store->look_for_losses() > 0) {
+      if (store->look_for_losses(true).pages > 0) {
         repaired = Error{Blame::kWorld, "memory was lost while it was filled; start the job again"};
       }
       store->begin(begin_position);
@@ -236,11 +236,20 @@ void Session::Parts::do_work(const trainer::Update&) {
 }
 
 bool Session::Parts::has_lost_pages() {
-  const std::uint64_t pages = store->look_for_losses();
-  if (pages == 0) return false;
+  const auto losses = store->look_for_losses(std::exchange(was_used, false));
+  if (losses.pages == 0) return false;
   if (auto* rehearsal = worker.rehearsal()) rehearsal->skip("its process has lost memory");
+  const auto pages = static_cast<std::uint32_t>(losses.pages);
+  if (losses.can_wait) {
+    worker.tell(trainer::PagesLost{store->holding(), 0});
+    worker.remark({.kind = wire::Reason::Kind::kPagesLost,
+                   .count = pages,
+                   .detail = "They hold the last version of its state, and the next one takes its "
+                             "place: nothing is lost"});
+    return false;
+  }
   if (group) group->abort();
-  worker.tell(trainer::PagesLost{store->holding(), static_cast<std::uint32_t>(pages)});
+  worker.tell(trainer::PagesLost{store->holding(), pages});
   return true;
 }
 

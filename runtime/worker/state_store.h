@@ -30,12 +30,18 @@ class StateStore {
 
   // Commits version 0 as the program has initialised it. Without effect if a version is held.
   virtual void begin(const arena::Position& position) = 0;
-  // Looks for memory errors. Returns how many pages this process has lost since the last call, and
-  // holding() says what of the state they held. (Gradients, a step that is being staged, and
-  // memory of the program are none of it.) If there are any, a staged step is given up, and copies
-  // that are held are dropped if they have lost pages. Requires: this rank has not arrived at the
-  // commit barrier of a staged step.
-  [[nodiscard]] virtual std::uint64_t look_for_losses() = 0;
+  // Looks for memory errors. holding() says what of the state is lost. (Gradients, a step that is
+  // being staged, and memory of the program are none of it.) If the step has to be given up, a
+  // staged one is, and copies that are held are dropped if they have lost pages. `was_used`: since
+  // the last call, something was made of the committed private bytes. Requires: this rank has not
+  // arrived at the commit barrier of a staged step.
+  struct Losses {
+    std::uint64_t pages = 0;  // Lost since the last call.
+    // Only committed private bytes are lost, and nothing was made of them: the next version takes
+    // their place. Until then they must not be used.
+    bool can_wait = false;
+  };
+  [[nodiscard]] virtual Losses look_for_losses(bool was_used) = 0;
   // Makes this state a copy of the one at `order.source`, which stands still at `version`. The
   // private part comes along, unless Holding::private_is_own; then it comes from
   // `order.private_source`. If only pages of `version` were lost here, and the source

@@ -209,6 +209,7 @@ class Versions(_versions.Versions):
                 self.session.begin_step()
             return False
         results = {**self._progress.results, key: result}
+        self.session.uses_committed()
         self._image.write_again(self.last, self.next, {"results": results})
         if not self._end():
             return False
