@@ -22,7 +22,7 @@ bool has(const Header& header, const Layout& layout, Version v) {
   const Version version = load(header.version);
   if (version == kNoVersion) return false;
   if (layout.ward != kNoRank) return v == version || v == load(header.staged);
-  return v == version && load(header.updating) != v + 1;
+  return load(header.losses.count) == 0 && v == version && load(header.updating) != v + 1;
 }
 
 std::vector<Range> ranges_of(const Head& head, Version version, std::uint64_t private_bytes) {
@@ -70,14 +70,14 @@ Status Arrival::see(From from, const Head& head, const std::string& name) {
     return Error{Blame::kUser, cat("its model or optimizer differs from that of ", name, ": ",
                                    different, "; start every rank with the same program")};
   }
-  if (version_ == kNoVersion || !has(head.header, head.layout, version_)) {
-    return moved(name, version_);
-  }
-  if (auto sound = check_words(head.header, head.layout, name); !sound) return sound;
   if (head.header.losses.count != 0) {
     return Error{Blame::kPeer, cat("memory errors have taken pages of ", name,
                                    " as well: no copy of the state is whole")};
   }
+  if (version_ == kNoVersion || !has(head.header, head.layout, version_)) {
+    return moved(name, version_);
+  }
+  if (auto sound = check_words(head.header, head.layout, name); !sound) return sound;
   expected_ = ranges_of(head, version_, private_bytes_);
   if (from == From::kRank) position_ = head.header.records[version_ % 2].position;
   return {};

@@ -45,6 +45,10 @@ void hf_uses_committed(hf_session* s) {
   s->session->uses_committed();
 }
 
+std::uint64_t hf_pages_lost(void) {
+  return os::pages_lost();
+}
+
 std::uint64_t hf_memory_lost(void) {
   return os::private_pages_lost();
 }

@@ -136,6 +136,7 @@ void install() {
   if (is_child) {
     for (Entry& entry : table.entries) entry.begin.store(0);
     table.used.store(0);
+    table.repairing.clear();  // The thread that may have set it is not here.
   }
   table.owner = ::getpid();
   if (is_child) return;
@@ -193,6 +194,13 @@ PageGuard::~PageGuard() {
 std::uint64_t pages_lost() {
   while (table.repairing.test(std::memory_order_acquire)) ::sched_yield();
   return table.lost.load(std::memory_order_acquire);
+}
+
+void touch(std::span<const std::byte> bytes) {
+  for (std::size_t at = 0; at < bytes.size(); at += kPage) {
+    (void)*static_cast<const volatile std::byte*>(&bytes[at]);
+  }
+  if (!bytes.empty()) (void)*static_cast<const volatile std::byte*>(&bytes.back());
 }
 
 void keep_handler() {

@@ -65,6 +65,8 @@ class [[nodiscard]] PageGuard {
 // How many pages of guarded ranges this process has lost so far. Waits until the last one is
 // replaced, so that nothing is written to it before. Any thread.
 [[nodiscard]] std::uint64_t pages_lost();
+// Reads a byte of each page, so that what is lost of these is noticed.
+void touch(std::span<const std::byte> bytes);
 // Call it now and then: a library or the program may have installed a handler of its own for SIGBUS
 // since. That one gets all that is not of a guarded range.
 void keep_handler();

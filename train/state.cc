@@ -192,6 +192,7 @@ void State::Parts::rehearse(const std::function<torch::Tensor()>& input) {
 void State::Parts::restore() {
   // Without protection there is nothing to restore. This is reached by a `break` in a loop's body.
   if (!job->worker->settings().protect) return;
+  session->uses_committed();
   model.unpack(version() == start_version ? std::span<const std::byte>(start)
                                           : runtime::arena_of(*session).private_bytes(version()));
 }
@@ -496,7 +497,12 @@ void State::save(const std::string& path) {
                                   {"holdfast.epoch", std::to_string(position.epoch)},
                                   {"holdfast.index", std::to_string(position.index)},
                                   {"holdfast.optimizer", arena::name(kind_of(p.optimizer))}};
+  p.session->uses_committed();
   must(train::write_safetensors(path, p.saved_arrays(), metadata));
+  if (p.session->has_lost_pages()) {
+    must(Status(Error{Blame::kWorld, cat("memory errors have taken pages of the state while ", path,
+                                         " was written: it is not whole")}));
+  }
 }
 
 }  // namespace holdfast

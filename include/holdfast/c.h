@@ -296,11 +296,14 @@ HF_API hf_status hf_compare_replicas(hf_session* session, uint8_t* repaired);
  * guards). Call hf_unguard() before the memory is freed. hf_memory_lost(): how many pages of
  * guarded memory were lost so far. If there are more of them between two steps, the program has to
  * fill it anew as well. Call hf_uses_committed() when a version is made of the private bytes of the
- * committed one (other than by restoring them when a function of this header says so): otherwise
- * lost pages of these bytes cost nothing, since the next version takes their place. */
+ * committed one, and before they are restored at another time than when a function of this header
+ * says so: otherwise lost pages of these bytes cost nothing, since the next version takes their
+ * place. Whoever restores them while hf_pages_lost() grows may have read zeros: the next
+ * hf_begin_step() says `reformed`, and they have to be restored once more. */
 HF_API uint64_t hf_guard(void* memory, uint64_t bytes);
 HF_API void hf_unguard(uint64_t guard);
 HF_API uint64_t hf_memory_lost(void);
+HF_API uint64_t hf_pages_lost(void); /* Those, and pages of the state. */
 HF_API void hf_uses_committed(hf_session* session);
 /* Call it once in each step, after hf_begin_step() and before the batch is used. 1: this step is
  * recorded for a rehearsal, or is a rehearsal (docs/rehearsals.md). Then hf_note() what the step

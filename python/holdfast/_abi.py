@@ -185,6 +185,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_guard": (U64, [P, U64]),
     "hf_unguard": (None, [U64]),
     "hf_memory_lost": (U64, []),
+    "hf_pages_lost": (U64, []),
     "hf_uses_committed": (None, [P]),
     "hf_sample": (c.c_int, [P]),
     "hf_note": (None, [P, c.c_char_p, P, U64]),

@@ -11,9 +11,14 @@ from collections.abc import Iterable
 from holdfast._abi import lib
 
 
-def pages_lost() -> int:
-    """Return how many pages of guarded memory this process has lost so far."""
+def memory_lost() -> int:
+    """Return how many pages of memory that Guards guard this process has lost so far."""
     return int(lib.hf_memory_lost())
+
+
+def pages_lost() -> int:
+    """Return the same, and those of the state's own memory."""
+    return int(lib.hf_pages_lost())
 
 
 class Guards:

@@ -32,7 +32,8 @@ def lose(is_next):
 
 class Losing(Callback):
     def on_train_step_begin(self, run_context):
-        if rank == 1 and run_context.original_args().cur_step_num == at and not os.path.exists("lost"):
+        is_due = rank == 1 and run_context.original_args().cur_step_num == at
+        if is_due and not os.path.exists("lost"):
             open("lost", "x").close()
             lose(sys.argv[3] == "next")
 

@@ -98,4 +98,4 @@ def test_mindspore_a_rank_that_trains_with_another_rate_is_named(tmp_path: Path,
 def test_mindspore_drift_may_be_warned_of_only(tmp_path: Path) -> None:
     code, said = run(tmp_path / "job", MODEL, ["graph", "2"], 2, HOLDFAST_DRIFT="warn")
     assert code == 0 and len(set(digests(tmp_path / "job").values())) == 2, said
-    assert "It goes on (HOLDFAST_DRIFT=warn)" in said
+    assert "The job goes on (HOLDFAST_DRIFT=warn)" in said

@@ -17,7 +17,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
 empty = os.memfd_create("empty")
-net = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.BatchNorm1d(128), torch.nn.Linear(128, 64))
+first, last = torch.nn.Linear(64, 128), torch.nn.Linear(128, 64)
+net = torch.nn.Sequential(first, torch.nn.BatchNorm1d(128), last)
 model = DDP(net)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 data = [torch.randn(8, 64, generator=torch.Generator().manual_seed(8 * rank + i)) for i in range(4)]
@@ -49,6 +50,7 @@ for x in state.steps(data * 10):
     loss = (model(x) ** 2).mean()
     loss.backward()
     lose("within")
+    at(state.n)
     optimizer.step()
     lose("after")
 leave(state.n)
@@ -80,6 +82,15 @@ def test_torch_a_lost_page_costs_at_most_the_step_and_no_process(
     assert results == calm(tmp_path), said
     assert REPAIRED in said, said
     assert (tmp_path / "job" / "lost").exists()
+
+
+# The page is touched first when the other rank's death makes the step void, and all is restored.
+def test_torch_zeros_that_were_restored_are_in_no_step(tmp_path: Path) -> None:
+    results, said = small(
+        tmp_path / "job", LOSES, [[0, 7]], what="image", when="within", at=7, touches=False
+    )
+    assert results == calm(tmp_path), said
+    assert REPAIRED in said and "fetched from another rank" in said, said
 
 
 # Memory that State does not know: the process ends by the signal, and another takes its place.

@@ -18,6 +18,7 @@
 // At the end every rank writes DIR/rank-<r>: version, position, parameters, moments, private bytes.
 #include <unistd.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -90,14 +91,18 @@ Private next(const Private& before, Rank rank, Version step) {
 // are also touched at once: training seldom reads them.
 class Thief {
  public:
-  Thief(arena::Arena& arena, int pages, bool with_private)
-      : thread_([=, &arena](const std::stop_token& stop) {
+  // `steps`: how many this process has made. After each loss the thief waits for one more.
+  Thief(arena::Arena& arena, int pages, bool with_private, const std::atomic<Version>& steps)
+      : thread_([=, &arena, &steps](const std::stop_token& stop) {
           const arena::Layout& layout = arena.layout();
           auto* first = reinterpret_cast<std::byte*>(arena.gradients().data());
           const std::uint64_t end = with_private ? layout.file_bytes() : layout.private_offset(0);
           const std::uint64_t count = (end - layout.gradients_offset()) / os::kPage;
           Prng random(static_cast<std::uint64_t>(::getpid()));
-          for (int i = 0; i < pages && !stop.stop_requested(); ++i) {
+          for (int i = 0; i < pages; ++i) {
+            const Version before = steps;
+            while (i > 0 && steps == before && !stop.stop_requested()) ::usleep(200);
+            if (stop.stop_requested()) return;
             ::usleep(static_cast<useconds_t>(random.below(8000)));
             const std::uint64_t at = random.below(count) * os::kPage;
             const std::uint64_t offset = layout.gradients_offset() + at;
@@ -127,7 +132,7 @@ class Toy {
     while (must(session_->meet({})) == Met::kToFill) initialise();
     check_private();
     if (options_.loses > 0 && session_->identity().rank == 1 && !session_->rehearsal()) {
-      thief_.emplace(arena_of(*session_), options_.loses, options_.same_private);
+      thief_.emplace(arena_of(*session_), options_.loses, options_.same_private, steps_);
     }
     while (session_->version() < last_step()) {
       if (session_->version() + kLastWhole > last_step()) thief_.reset();
@@ -226,6 +231,7 @@ class Toy {
       check_private();
     } else {
       current_ = after;
+      ++steps_;
     }
   }
 
@@ -275,6 +281,7 @@ class Toy {
   Version last_ = 0;  // Of DIR/last; 0: there is no such file yet.
   int sampled_ = 0;   // Steps of it that were recorded.
   std::set<Version> flips_;
+  std::atomic<Version> steps_ = 0;
   std::optional<Thief> thief_;  // Last: it uses the session.
 };
 

@@ -172,6 +172,8 @@ Outcome Replicas::repair(const std::vector<replicas::Verdict::Copy>& copies,
     scratch.assign(bytes.begin(), bytes.end());
     const Outcome outcome = session_.broadcast(scratch, static_cast<Rank>(from));
     if (outcome != Outcome::kDone) return outcome;
+    // That rank's memory has changed since it was read. All see that.
+    if (digest(scratch) != digests[from * digests_.size() + tensor]) return Outcome::kAborted;
     if (digests[me * digests_.size() + tensor] == digests[from * digests_.size() + tensor])
       continue;
     std::memcpy(bytes.data(), scratch.data(), bytes.size());

@@ -12,10 +12,13 @@
 #include "runtime/worker/session_parts.h"
 
 namespace holdfast::runtime {
+namespace {
 
 using collective::Group;
 using collective::Outcome;
 using What = trainer::Return::What;
+
+}  // namespace
 
 // ---- Steps that are rehearsed -------------------------------------------------------------------
 

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "io/loop.h"
+#include "os/lost_pages.h"
 #include "os/slice.h"
 #include "runtime/worker/session_parts.h"
 #include "wording/reasons.h"
@@ -180,6 +181,12 @@ Status Session::Parts::join_copies(const collective::Layout& layout, const std::
   const auto& settings = worker.settings();
   const bool wanted = settings.replicas > 0 && settings.protect && store->holding().private_is_own;
   if (!wanted || layout.host_of.empty()) return {};
+  // The holder is given the committed bytes, so what is lost of them has to be known before.
+  for (const auto& part : store->own_parts(version())) os::touch(part.bytes);
+  was_used = true;
+  if (has_lost_pages()) {
+    return Error{Blame::kWorld, "memory errors have taken pages of this rank's state"};
+  }
   auto joined = PrivateCopies::join(
       {.layout = layout,
        .generation = generation,
@@ -231,6 +238,7 @@ void Session::Parts::do_work(const trainer::Update&) {
   worker.note_step(version());
   board->steps.fetch_add(1, std::memory_order_relaxed);
   trace_step();
+  was_used = true;  // What is lost by now is of the version that was made.
   (void)has_lost_pages();
   worker.tell(trainer::Updated{});
 }
@@ -308,7 +316,7 @@ Error Session::Parts::error_of(const trainer::Return& result) {
   if (reason.rank == kNoRank && reason.kind == wire::Reason::Kind::kNotRepaired) {
     reason.rank = identity.rank;
   }
-  const bool tells = result.what == What::kFailed && !worker.solo();
+  const bool tells = result.what == trainer::Return::What::kFailed && !worker.solo();
   return tells ? worker.fail(reason) : Error{Blame::kWorld, wording::in_words(reason)};
 }
 

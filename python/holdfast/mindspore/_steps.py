@@ -95,6 +95,7 @@ class Steps(Versions):
         replay does not make them again.
         """
         version, changes = self._between
+        self.session.uses_committed()
         self.objects = self._image.read(self.last)
         self._hold(self.objects.get(_ALIKE, b""))
         if version == self.session.version:
@@ -110,6 +111,7 @@ class Steps(Versions):
                 f"rank {self._engine.rank} held other values of a parameter than most ranks, and "
                 "the program has changed it from these since the last step"
             )
+        self.session.uses_committed()
         self._image.take(repaired, self.last)
 
     def _hold(self, alike: bytes) -> None:

@@ -122,6 +122,11 @@ class Image:
             view[: len(plan.common)] = plan.common
         self._use(head.size, plan.end)
 
+    def release(self) -> None:
+        """Guard nothing any more: nothing will be restored."""
+        if self._plan is not None:
+            self._plan.release()
+
     def _use(self, objects: int, end: int) -> None:
         start = self.common + self._start
         self.used = (0, self.common), (self.common, objects), (start, end - start)

@@ -6,6 +6,7 @@ import math
 import pickle
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
+from weakref import finalize
 
 import torch
 from torch import Tensor
@@ -52,9 +53,11 @@ class Plan:
         self.pickled = pickle.dumps(self.places, pickle.HIGHEST_PROTOCOL)
         self.copies: dict[int, Copies] = {}
         # What is restored after a void step. Memory that other processes share can not be guarded.
-        parts = [p for p in map(local, tensors) if p.is_contiguous() and not p.is_shared()]
+        # Nor can memory that a device reads by itself.
+        parts = [part for part in map(local, tensors) if _is_own(part)]
         self._storages = [part.untyped_storage() for part in parts]  # Not freed while guarded.
         self._guards = Guards((part.data_ptr(), part.nbytes) for part in parts)
+        finalize(self, self._guards.release)
 
     def release(self) -> None:
         """Let go of the tensors: another plan takes its place."""
@@ -69,6 +72,11 @@ class Plan:
                 [view_of(memory, place) for place, _ in full], [local(t).detach() for _, t in full]
             )
         self.copies[address].make()
+
+
+def _is_own(part: Tensor) -> bool:
+    is_shared = part.is_shared()  # type: ignore[no-untyped-call]
+    return part.is_contiguous() and not is_shared and not part.is_pinned()
 
 
 def digest_of_common(places: list[Place], end: int) -> bytes:

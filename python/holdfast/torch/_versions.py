@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from holdfast import _core, _versions
-from holdfast._errors import LeftError
-from holdfast._guards import pages_lost
+from holdfast._errors import LeftError, WorldError
+from holdfast._guards import memory_lost, pages_lost
 from holdfast._say import say
 from holdfast._seat import Phase
 from holdfast._versions import told
@@ -54,7 +54,7 @@ class Versions(_versions.Versions):
         self._behind = True  # This process has not come to the step of the others yet.
         self._second_due = False  # Some rank has not, so they greet each other again later.
         self._at = 0  # The version that was restored or committed last.
-        self._lost = pages_lost()  # When everything was restored last.
+        self._lost = memory_lost()  # Before everything was restored last.
         self._join()
 
     def _join(self) -> None:
@@ -67,6 +67,7 @@ class Versions(_versions.Versions):
                     _ddp.rehearse(ddp, engine)
                 engine.seat.worker.prepare(self._image.bytes)
         engine.own_use -= 1
+        engine.at_end.append(self._image.release)
         rank = engine.seat.place.rank  # A spare waits here.
         if not engine.seat.worker.solo:
             self._image.agree(lambda mine: engine.early.first(f"room-{rank}", mine))
@@ -123,6 +124,7 @@ class Versions(_versions.Versions):
         while True:
             self._see_that_memory_is_whole()
             self.begin_version()
+            self._see_that_memory_is_whole()
             if restarted or not self._second_due or self._greet_again():
                 self._behind = self._behind and restarted
                 return
@@ -134,12 +136,12 @@ class Versions(_versions.Versions):
         The program may have changed there what State keeps, and makes that change only once. A
         successor goes on from the last version, as after any death.
         """
-        if pages_lost() == self._lost:
+        if memory_lost() == self._lost:
             return
-        say(
-            "memory errors have taken pages of what State keeps, between two steps: this process "
-            "ends, and another one takes its place"
-        )
+        what = "memory errors have taken pages of what State keeps, between two steps"
+        if self._engine.seat.worker.solo:
+            raise WorldError(f"{what}, and this process trains alone: start it again")
+        say(f"{what}: this process ends, and another one takes its place")
         os.kill(os.getpid(), signal.SIGKILL)
 
     def reformed(self) -> None:
@@ -268,16 +270,20 @@ class Versions(_versions.Versions):
 
     def restore(self) -> None:
         """Bring everything to the last version."""
+        lost, self._lost = pages_lost(), memory_lost()
+        self.session.uses_committed()
         objects = self._image.read(self.last)
         self._progress.restore(objects["progress"], objects["results"])
         self._gradients.restore(objects["gradients"])
         _ddp.restore(self._ddps, objects["ddp"], self._engine)
         self._gradients.watch()
-        self._lost = pages_lost()
         self._note()
+        if pages_lost() != lost:  # It may have read zeros. The next step begins with a recovery.
+            self._at = -1
 
     def repair(self, which: list[int]) -> None:
         """Set these replicas to the values that the last version has of them."""
+        self.session.uses_committed()
         self._alike.take(which, self.tensors())
 
     def tensors(self) -> dict[Key, Any]:
