@@ -55,6 +55,28 @@ TEST_F(ControllerTest, ARankThatHasLostPagesGetsThemFromAnother) {
   EXPECT_EQ(machine_->head().version, 4U);
 }
 
+// The plan rests on what the rank has reported, so another one is made.
+TEST_F(ControllerTest, ARankThatFindsOutLateThatItHasLostPagesIsNoSource) {
+  all_train();
+  step(Received{1, wire::GroupLost{machine_->generation(), 1}});
+  step(Received{1, wire::Report{machine_->generation(), 4, 4, false, {}, true}});
+  for (const Link link : {Link{2}, Link{3}}) report(link);
+  ASSERT_EQ(machine_->stage(), Stage::kRepairing);
+  const Rank source = machine_->head().orders[0].source.holder;
+  const Generation before = machine_->generation();
+  const auto late = static_cast<Link>(source + 1);
+  report(late);  // The same once more changes nothing.
+  EXPECT_EQ(machine_->generation(), before);
+  step(Received{late, wire::Report{before, 4, 4, false, {}, true}});
+  EXPECT_EQ(machine_->generation(), before + 1);
+  for (Link link = 1; link <= 3; ++link) {
+    const bool lost = link == 1 || link == late;
+    step(Received{link, wire::Report{machine_->generation(), 4, 4, false, {}, lost}});
+  }
+  ASSERT_EQ(machine_->stage(), Stage::kRepairing);
+  EXPECT_NE(machine_->head().orders[0].source.holder, source);
+}
+
 TEST_F(ControllerTest, PagesThatAllRanksHaveLostEndTheJob) {
   all_train();
   step(Received{2, wire::GroupLost{machine_->generation(), 1}});

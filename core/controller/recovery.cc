@@ -41,7 +41,9 @@ bool Recovery::speaks_for_a_place(Link link) const {
 
 void Recovery::receive(Link link, const wire::Report& said_here) {
   const Rank rank = connections_.rank_at(link);
-  if (rank == kNoRank || formation_.stage != Stage::kStopping) return;
+  if (rank == kNoRank) return;
+  if (contradicts_plan(rank, said_here)) return rendezvous_.begin(pages_lost(rank, 1));
+  if (formation_.stage != Stage::kStopping) return;
   wire::Report m = said_here;
   if (m.generation != formation_.generation || roster_.at(rank).seat.finished) return;
   if (m.held.size() > roster_.members().size()) m.held.resize(roster_.members().size());  // P44
@@ -58,6 +60,23 @@ void Recovery::receive(Link link, const wire::Report& said_here) {
   roster_.alter(roster_.at(rank), [](Member& member) { member.joined = true; });
   rendezvous_.set_report(rank, std::move(m));
   maybe_plan();
+}
+
+// Whether the rank has found out, after the plan, that pages of what it has reported were lost.
+bool Recovery::contradicts_plan(Rank rank, const wire::Report& m) const {
+  const auto lacks = [](const wire::Report& r) { return r.has_lost_shared || r.has_lost_private; };
+  if (formation_.stage != Stage::kRepairing || m.generation != formation_.generation) return false;
+  const auto before = rendezvous_.reports().find(rank);
+  return before != rendezvous_.reports().end() && lacks(m) && !lacks(before->second);
+}
+
+Reason Recovery::pages_lost(Rank rank, std::int64_t pages) const {
+  const wire::Seat& seat = roster_.at(rank).seat;
+  return {.kind = Reason::Kind::kPagesLost,
+          .rank = rank,
+          .pid = seat.pid,
+          .count = pages,
+          .host = seat.host};
 }
 
 // The rank's process has said what can not be, so it is not trusted with the state. It is ended,
@@ -208,12 +227,7 @@ void Recovery::receive(Link link, const wire::GroupLost& m) {
                 .host = pages ? roster_.at(rank).seat.host : ""});
   }
   if (m.pages == 0) return rendezvous_.begin({.kind = Reason::Kind::kGroupLost, .rank = rank});
-  const wire::Seat& seat = roster_.at(rank).seat;
-  const Reason lost{.kind = Reason::Kind::kPagesLost,
-                    .rank = rank,
-                    .pid = seat.pid,
-                    .count = m.pages,
-                    .host = seat.host};
+  const Reason lost = pages_lost(rank, m.pages);
   tell_users(rank, lost);
   rendezvous_.begin(lost);
 }

@@ -50,6 +50,8 @@ class Recovery {
   [[nodiscard]] bool disbelieve_some(std::set<Rank>& ended);
   void proven(Rank rank, Version version);
   void reach(Version version);
+  [[nodiscard]] bool contradicts_plan(Rank rank, const wire::Report& m) const;
+  [[nodiscard]] wire::Reason pages_lost(Rank rank, std::int64_t pages) const;
   void tell_users(Rank rank, const wire::Reason& what);
   void tell_remarks();
   [[nodiscard]] bool has_progress_to_tell() const;
