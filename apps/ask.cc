@@ -34,20 +34,43 @@ std::optional<std::pair<std::string, std::uint16_t>> where(const runtime::FoundJ
   return std::nullopt;
 }
 
+// Of a job of which nothing lives here. Of a job over several hosts, others may go on with it.
+std::string last_words(const runtime::FoundJob& job) {
+  const bool has_scheduler = job.scheduler.has_value();
+  const std::string logs = job.dead_agents.empty() ? "" : job.dead_agents.back().log_dir;
+  return cat("job ", job.name, has_scheduler ? " is dead" : " is dead here",
+             ": none of its processes lives on this host",
+             has_scheduler ? "" : ", and its scheduler was on another one",
+             ". What it has left is in ", job.directory, ", until `holdfast clean` removes it",
+             logs.empty() ? "" : cat("; its logs are in ", logs));
+}
+
 }  // namespace
 
 ChosenJob choose_job(const std::string& name) {
   ChosenJob chosen;
   std::vector<runtime::FoundJob> running;
+  std::vector<runtime::FoundJob> dead;
   auto on_host = runtime::jobs_on_this_host();
   for (auto& found : on_host.jobs) {
+    const bool is_dead =
+        !found.alive() && found.orphans.empty() && !runtime::read_leader_file(found.directory);
+    if (is_dead && (name.empty() || found.name == name)) {
+      dead.push_back(std::move(found));
+      continue;
+    }
     const bool is_meant = name.empty() ? found.agent_alive || found.scheduler_alive  //
                                        : found.name == name;
     if (is_meant) running.push_back(std::move(found));
   }
   if (running.empty()) {
-    chosen.why = name.empty() ? "no job of this user runs on this host"
-                              : "no job named '" + name + "' is on this host";
+    chosen.why = name.empty()   ? "no job of this user runs on this host"
+                 : dead.empty() ? "no job named '" + name + "' is on this host"
+                                : last_words(dead.front());
+    for (const auto& one : dead) {
+      if (name.empty()) chosen.why += ";\n  " + last_words(one);
+    }
+    if (dead.size() == 1) chosen.dead = std::move(dead.front());
     for (const auto& why : on_host.left_alone) chosen.why += ";\n  but " + why;
     chosen.code = 1;
     return chosen;

@@ -16,9 +16,11 @@ namespace holdfast::apps {
 // of this user on this host.
 struct ChosenJob {
   std::optional<runtime::FoundJob> job;  // Its scheduler is in reach, as far as this host knows.
-  std::string why;                       // If there is no `job`: why,
-  int code = 0;                          // and the exit code: 1; 2 if the user has to name a job.
-  std::vector<std::string> names;        // The jobs to choose from.
+  std::optional<runtime::FoundJob>
+      dead;                        // The one that is meant has left files, and nothing lives.
+  std::string why;                 // If there is no `job`: why,
+  int code = 0;                    // and the exit code: 1; 2 if the user has to name a job.
+  std::vector<std::string> names;  // The jobs to choose from.
 };
 [[nodiscard]] ChosenJob choose_job(const std::string& name);
 

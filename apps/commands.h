@@ -19,6 +19,11 @@ int launch(const std::string& name, int argc, const char* const* argv,
 // named.
 int status(const std::string& job, bool json);
 
+// `holdfast explain`: prints what happened to a job, a paragraph for each recovery. `folder`: the
+// log folder of a job; empty: `job` is meant, as by status(), also if it is dead. Exit code 1:
+// nothing is known of the job; 2: as of status().
+int explain(const std::string& job, const std::string& folder);
+
 // The JSON of the scheduler's wire::StatusReply. Has the requirements of ask_scheduler().
 Result<std::string> query_status(const runtime::FoundJob& job, Duration timeout);
 
@@ -27,6 +32,18 @@ Result<std::string> query_status(const runtime::FoundJob& job, Duration timeout)
 // the end of a step. Exit code 1: they can not move, and it prints why.
 int move(const std::string& job, const std::string& from, const std::string& to, bool drains,
          int timeout_s);
+
+// `holdfast inject`: has something happen to a rank of a job that takes drills (docs/drills.md).
+// Prints what. Exit code 1: the scheduler would not, and it prints why; 2: a wrong command line.
+struct InjectArguments {
+  std::string job;
+  std::string kind;
+  int rank = -1;
+  std::string phase;  // Empty: that of the kind.
+  std::uint64_t at_step = 0;
+  double seconds = 0;
+};
+int inject(const InjectArguments& arguments);
 
 // `holdfast clean`: removes what dead jobs of this user have left on this host. Prints what it
 // removes, or would remove (`dry_run`), and what it leaves alone. Exit code 1: something could not

@@ -1,9 +1,11 @@
-// holdfast: looks after jobs: status, drain, move, clean, settings, run, verify, timeline, tls.
+// holdfast: looks after jobs: status, explain, inject, drain, move, clean, settings, run, verify,
+// timeline, tls.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -14,6 +16,9 @@
 
 namespace holdfast {
 namespace {
+
+constexpr const char* kCommands =
+    "status, explain, inject, drain, move, clean, settings, run, verify, timeline and tls";
 
 void print_settings(bool markdown) {
   if (markdown) {
@@ -50,6 +55,38 @@ struct Moving {
   [[nodiscard]] bool is_meant() const { return drain->parsed() || move->parsed(); }
 };
 
+// The arguments of `holdfast inject`.
+struct InjectOptions {
+  apps::InjectArguments arguments;
+  CLI::App* app = nullptr;
+
+  void offer(CLI::App& all, std::string& job) {
+    app = all.add_subcommand("inject", "Have a fault happen to a rank, to try a job (--help)");
+    app->add_option("WHAT", arguments.kind, "kill, stop, hang, spin, slow, page or flip")
+        ->required();
+    app->add_option("--rank", arguments.rank, "To which rank")->required();
+    app->add_option("--job", job, "Its name; needed where several run");
+    app->add_option("--at-step", arguments.at_step, "In this step, or in a later one (the next)");
+    app->add_option(
+        "--phase", arguments.phase,
+        "When it begins with this: compute (the usual), sum, stage, copy, commit, update, "
+        "between (that of flip) or recovery");
+    app->add_option("--for", arguments.seconds,
+                    "hang, spin: so many seconds (for ever); slow: so many in each step");
+    app->footer("The job has to be started with --allow-inject. docs/drills.md tells of each.");
+  }
+};
+
+// The commands that have a parser of their own. nullopt: it is none of them.
+std::optional<int> run_by_own_parser(int argc, char** argv) {
+  const std::string_view command = argv[1];
+  if (command == "run") return apps::launch("holdfast run", argc - 2, argv + 2, environ);
+  if (command == "verify") return apps::verify(argc - 2, argv + 2);
+  if (command == "timeline") return apps::draw_timeline(argc - 2, argv + 2);
+  if (command == "tls") return apps::tls(argc - 2, argv + 2, environ);
+  return std::nullopt;
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Looks after fault-tolerant training jobs on this host.", "holdfast");
   app.set_version_flag("--version", HOLDFAST_VERSION);
@@ -63,6 +100,13 @@ int run(int argc, char** argv) {
   auto* status = app.add_subcommand("status", "How a running job is");
   status->add_option("--job", job, "Its name; needed where several run");
   status->add_flag("--json", json, "As JSON");
+  auto* explain =
+      app.add_subcommand("explain", "What happened to a job, also to one that has ended");
+  std::string folder;
+  explain->add_option("--job", job, "Its name; needed where several run");
+  explain->add_option("DIR", folder, "The log folder of a job that has ended");
+  InjectOptions inject;
+  inject.offer(app, job);
   Moving move;
   move.offer(app, job);
   bool dry_run = false;
@@ -78,29 +122,21 @@ int run(int argc, char** argv) {
   app.add_subcommand("tls", "Make or check the certificates of a job (tls --help)");
 
   if (argc < 2) {
-    std::fprintf(stderr,
-                 "holdfast: say what to do: status, drain, move, clean, settings, run, verify, "
-                 "timeline or tls (--help "
-                 "tells of each)\n");
+    std::fprintf(stderr, "holdfast: say what to do: there are %s (--help tells of each)\n",
+                 kCommands);
     return 2;
   }
-  if (std::string_view(argv[1]) == "run") {
-    return apps::launch("holdfast run", argc - 2, argv + 2, environ);
-  }
-  if (std::string_view(argv[1]) == "verify") return apps::verify(argc - 2, argv + 2);
-  if (std::string_view(argv[1]) == "timeline") return apps::draw_timeline(argc - 2, argv + 2);
-  if (std::string_view(argv[1]) == "tls") return apps::tls(argc - 2, argv + 2, environ);
+  if (const auto code = run_by_own_parser(argc, argv)) return *code;
   try {
     app.parse(argc, argv);
   } catch (const CLI::RequiredError& error) {
-    if (const std::string_view command = argv[1]; command == "drain" || command == "move") {
+    if (const std::string_view command = argv[1];
+        command == "drain" || command == "move" || command == "inject") {
       std::fprintf(stderr, "holdfast: %s: %s\n", argv[1], error.what());
       return 2;
     }
-    std::fprintf(stderr,
-                 "holdfast: there is no command '%s'; there are status, drain, move, clean, "
-                 "settings, run, verify, timeline and tls (--help)\n",
-                 argv[1]);
+    std::fprintf(stderr, "holdfast: there is no command '%s'; there are %s (--help)\n", argv[1],
+                 kCommands);
     return 2;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
@@ -108,6 +144,11 @@ int run(int argc, char** argv) {
     return 2;
   }
   if (status->parsed()) return apps::status(job, json);
+  if (explain->parsed()) return apps::explain(job, folder);
+  if (inject.app->parsed()) {
+    inject.arguments.job = job;
+    return apps::inject(inject.arguments);
+  }
   if (move.is_meant()) {
     return apps::move(job, move.from, move.to, move.drain->parsed(), move.timeout_s);
   }

@@ -33,6 +33,7 @@ struct LaunchArguments {
   std::string spares = "0";
   bool strict_rehearsals = false;
   std::string hang_timeout;
+  bool allow_inject = false;
   std::string forked = "none";
   int node_rank = -1;
   std::string local_worker_num;  // Empty: all.
@@ -132,6 +133,8 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
                  "How many seconds the others may wait for a worker that lives before it is "
                  "replaced; 0: it is only named (docs/operating.md)")
       ->check(CLI::Range(0.0, 31536000.0));
+  app.add_flag("--allow_inject", arguments.allow_inject,
+               "`holdfast inject` may have faults happen to this job (docs/drills.md)");
   app.add_option("--spare_host", arguments.spare_host,
                  "True: this host has no workers until another host is lost; --local_worker_num "
                  "processes wait, ready, for its places")
@@ -310,6 +313,7 @@ int launch(const std::string& name, int argc, const char* const* argv,
   const ReferenceOptions reference = arguments.reference;
   const bool strict = arguments.strict_rehearsals;
   const std::string hang_timeout = arguments.hang_timeout;
+  const bool allow_inject = arguments.allow_inject;
   auto options = finish(std::move(arguments), std::move(program));
   if (!options) return wrong(options.error().what);
   for (const auto& sentence : config::without_effect(environment)) say(sentence);
@@ -318,6 +322,7 @@ int launch(const std::string& name, int argc, const char* const* argv,
   if (!hang_timeout.empty()) {
     runtime::set(options->environment, "HOLDFAST_HANG_TIMEOUT", hang_timeout);
   }
+  if (allow_inject) runtime::set(options->environment, "HOLDFAST_ALLOW_INJECT", "1");
   const Status applied = apply(reference, options->environment);
   if (!applied) return wrong(applied.error().what);
   return runtime::run_agent(*options);

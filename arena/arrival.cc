@@ -106,6 +106,7 @@ Status Arrival::copy(From from, const std::string& path) {
   const os::Mapping& there = file->mapping;
   for (const Range& range : std::span(expected_).subspan(1)) {
     std::memcpy(place_of(from, range).data(), there.at(range.offset), range.bytes);
+    bytes_ += range.bytes;
   }
   const Layout& layout = file->head.layout;
   const std::uint64_t sum = digest_of(streams_of(there, layout), layout.region_floats());
@@ -129,6 +130,7 @@ Status Arrival::repair(const std::string& path, const Damage& damage) {
   std::byte* here = reinterpret_cast<std::byte*>(arena_.parameters().data());
   for (const auto& [offset, bytes] : damage.shared) {
     std::memcpy(here + (offset - state), there.at(offset), bytes);
+    bytes_ += bytes;
     const bool is_equal = std::memcmp(here + (offset - state), there.at(offset), bytes) == 0;
     if (!is_equal && load(arena_.losses().count) == damage.count) {
       return Error{Blame::kWorld, cat("what was copied from ", path, " differs from it")};
@@ -171,6 +173,7 @@ Result<std::span<std::byte>> Arrival::place(const Coming& coming, std::size_t ra
 }
 
 Status Arrival::came(const Coming& coming) {
+  for (const Range& range : coming.ranges) bytes_ += range.bytes;
   auto seen = see(coming);  // Again: only now the digest has shown that the beginning is unchanged.
   is_here(coming.from) = seen.has_value();
   return seen;

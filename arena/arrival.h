@@ -75,6 +75,9 @@ class Arrival {
   // Commits the version in the arena. Error: not all has come.
   [[nodiscard]] Status end();
 
+  // How many bytes were copied, or have come.
+  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+
  private:
   [[nodiscard]] bool& is_here(From from) {
     return from == From::kRank ? state_is_here_ : rest_is_here_;
@@ -92,6 +95,7 @@ class Arrival {
   std::vector<std::byte> beginning_;  // The beginning of the file that comes now.
   std::vector<Range> expected_;       // The ranges that the last checked file has to send.
   Position position_;
+  std::uint64_t bytes_ = 0;
 };
 
 }  // namespace holdfast::arena

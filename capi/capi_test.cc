@@ -95,6 +95,21 @@ void expect_replicas_within_private_bytes(hf_session* session) {
   EXPECT_EQ(hf_compare_replicas(session, nullptr), HF_USER);
 }
 
+TEST(CInterface, ASessionThatNobodyJoinsEndsWell) {
+  hf_worker* worker = nullptr;
+  ASSERT_EQ(hf_start(&worker), HF_OK) << hf_last_error();
+  const hf_layout layout{.parameters = nullptr,
+                         .parameter_count = 0,
+                         .optimizer = HF_SGD,
+                         .flags = 0,
+                         .private_bytes = 8};
+  hf_session* session = nullptr;
+  ASSERT_EQ(hf_open(worker, &layout, &session), HF_OK) << hf_last_error();
+  EXPECT_EQ(hf_end(session), HF_OK) << hf_last_error();
+  hf_close(session);
+  hf_stop(worker);
+}
+
 // In a process without a job: several threads use the same groups at once.
 TEST(CInterface, ServesThreadsThatUseOneGroupOneAfterTheOther) {
   hf_worker* worker = nullptr;

@@ -44,6 +44,8 @@ class Link {
   [[nodiscard]] virtual int descriptor() const = 0;  // For poll(); the same for its whole life.
   // From here on both ends get kOver, at once. Any thread; may be called again.
   virtual void cut() = 0;
+  // What was read is not what the peer has written: tells people so, and cuts the link.
+  virtual void damaged() { cut(); }
 };
 
 // A link that this rank asks for. The peer asks for it, too; one of the two connects.

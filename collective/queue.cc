@@ -1,14 +1,18 @@
 #include "collective/queue.h"
 
+#include "collective/waiting.h"
+
 namespace holdfast::collective {
 
 Result<Verdict> Work::wait() {
+  const Waiting waiting;
   std::unique_lock lock(mutex_);
   ended_.wait(lock, [&] { return result_.has_value(); });
   return *result_;
 }
 
 std::optional<Result<Verdict>> Work::wait_for(Duration limit) {
+  const Waiting waiting;
   std::unique_lock lock(mutex_);
   ended_.wait_for(lock, limit, [&] { return result_.has_value(); });
   return result_;

@@ -95,7 +95,9 @@ class SocketLink final : public Link {
   void lie(std::span<std::byte> bytes) {
     const std::uint64_t bits = derive(lies_, ++reads_);
     if (bits % 32 == 0)
-      bytes[(bits >> 8) % std::min<std::size_t>(bytes.size(), 100)] ^= std::byte(bits >> 56);
+      bytes[(bits >> 8) %
+            (bits % 64 == 0 ? bytes.size() : std::min<std::size_t>(bytes.size(), 100))] ^=
+          std::byte(bits >> 56);
   }
   const os::Fd socket_;
   const std::size_t most_;

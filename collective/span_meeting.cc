@@ -143,6 +143,7 @@ void SpanMeeting::add_own_block(std::span<const std::byte> shown) {
 
 // Whether this frame may come in this round, and is not longer than the blocks could be.
 bool SpanMeeting::accepts(const Frame& frame, std::size_t round) const {
+  if (!frame.is_whole()) return false;  // Before its length is waited for.
   if (frame.magic != Frame::kMagic || frame.sequence != operation_) return false;
   if (frame.type == FrameType::kLeft) {
     return frame.bytes > 0 && frame.bytes % sizeof(std::int32_t) == 0 &&
@@ -216,10 +217,11 @@ bool SpanMeeting::exchange(std::size_t round, std::vector<int>& left) {
   const std::size_t had = std::size_t{1} << round;
   const std::size_t sent = std::min(had, block_of_.size() - had);
   const std::size_t end = block_of_[sent - 1].end;
-  const Frame frame{.type = FrameType::kMeeting,
-                    .sequence = operation_,
-                    .number = round,
-                    .bytes = end - sizeof(Frame)};
+  Frame frame{.type = FrameType::kMeeting,
+              .sequence = operation_,
+              .number = round,
+              .bytes = end - sizeof(Frame)};
+  frame.seal_with(std::span(blocks_).first(end).subspan(sizeof frame));
   std::memcpy(blocks_.data(), &frame, sizeof frame);
   Flow out(senders_[round], Flow::Direction::kWrite);
   Incoming& from = incoming_[round];
@@ -245,7 +247,9 @@ bool SpanMeeting::exchange(std::size_t round, std::vector<int>& left) {
       moved = true;
       if (has_frame) {
         has_all = true;
+        if (!in.is_true(from.frame, came_)) return false;
       } else if (!accepts(from.frame, round)) {
+        in.refuse();
         return false;
       } else {
         has_frame = true;
@@ -272,10 +276,12 @@ bool SpanMeeting::others_go_on() {
 void SpanMeeting::send_left(std::uint64_t sequence, const std::vector<int>& left,
                             std::size_t round) {
   std::vector<std::byte> farewell;
-  append_bytes(farewell, Frame{.type = FrameType::kLeft,
-                               .sequence = sequence,
-                               .number = 0,
-                               .bytes = left.size() * sizeof(std::int32_t)});
+  Frame frame{.type = FrameType::kLeft,
+              .sequence = sequence,
+              .number = 0,
+              .bytes = left.size() * sizeof(std::int32_t)};
+  frame.seal_with(std::as_bytes(std::span(left)));
+  append_bytes(farewell, frame);
   for (const std::int32_t r : left) append_bytes(farewell, r);
   std::vector<Flow> flows;
   for (std::size_t k = round; k < senders_.size(); ++k) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <condition_variable>
@@ -416,11 +417,9 @@ TEST(Span, NonsenseFromALinkEndsAll) {
   }
 }
 
-// Links that falsify bytes never crash or hang a rank. If a falsified length makes a rank wait for
-// bytes that never come, an abort ends the wait.
+// Links that falsify bytes never crash or hang a rank, and no operation succeeds with wrong bytes.
 TEST(Span, LinksThatLieBreakNothing) {
   std::atomic<int> formed = 0;
-  std::atomic<int> seen = 0;  // Groups that the falsified byte ended, before the time limit.
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     SpanJob job(seed % 2 == 0 ? Hosts{0, 0, 1, 2} : Hosts{0, 1, 0});
     job.meeting().liars = seed;
@@ -431,28 +430,18 @@ TEST(Span, LinksThatLieBreakNothing) {
         const auto group = Group::join(job.options(k));
         if (!group) return;
         ++formed;
-        std::mutex mutex;
-        std::condition_variable_any changed;
-        std::atomic<bool> late = false;
-        std::jthread limit([&](const std::stop_token& ended) {
-          std::unique_lock lock(mutex);
-          changed.wait_for(lock, ended, std::chrono::milliseconds(100), [] { return false; });
-          late = !ended.stop_requested();
-          (*group)->abort();
-        });
         std::vector<std::int32_t> numbers(50'000);
         Outcome o = Outcome::kDone;
         for (std::size_t i = 0; o == Outcome::kDone; ++i) {
           o = (*group)->all_reduce(std::span(numbers).first(i % 2 == 0 ? 10 : 50'000));
+          const bool is_right = std::ranges::all_of(numbers, [](auto n) { return n == 0; });
+          EXPECT_TRUE(is_right || o != Outcome::kDone) << "seed " << seed << ", operation " << i;
         }
-        limit.request_stop();
-        limit.join();
-        if (!late) ++seen;
+        (*group)->abort();
       });
     }
   }
   EXPECT_GT(formed, 30);
-  EXPECT_GT(seen, 30);
 }
 
 // ---- joining ------------------------------------------------------------------------------------

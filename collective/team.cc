@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "collective/waiting.h"
 #include "os/folder.h"
 
 namespace holdfast::collective {
@@ -64,6 +65,7 @@ Team::~Team() {
 }
 
 Result<Verdict> Team::run(const Body& body) {
+  const Waiting waiting;
   queue_->drain();
   return perform(body);
 }

@@ -69,6 +69,8 @@ struct Secret {
   X(hang_timeout, Duration, kSeconds, "HOLDFAST_HANG_TIMEOUT", "0", 0, 31536000,                  \
     "How long all others may wait for a rank whose process lives before its agent ends and "      \
     "replaces it. 0: without a limit; the rank is only named. Set by msrun --hang_timeout.")      \
+  X(allow_inject, bool, kFlag, "HOLDFAST_ALLOW_INJECT", "0", 0, 1,                                \
+    "1: `holdfast inject` may have faults happen to this job. Set by msrun --allow_inject.")      \
   X(py_spy, std::string, kText, "HOLDFAST_PY_SPY", "", 0, 0,                                      \
     "The path of py-spy, which prints the stack of a Python process that holds up the others. "   \
     "Unset: the one in PATH; without any, only the stack of C++ functions is shown.")             \

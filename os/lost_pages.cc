@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 
@@ -215,6 +216,14 @@ void keep_handler() {
 
 std::uint64_t private_pages_lost() {
   return table.lost_privately.load(std::memory_order_acquire);
+}
+
+void lose_page(void* address) {
+  static const Fd empty(::memfd_create("empty", MFD_CLOEXEC));
+  const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(address) / kPage * kPage;
+  constexpr int kHow = MAP_SHARED | MAP_FIXED;
+  void* page = reinterpret_cast<void*>(begin);
+  if (::mmap(page, kPage, PROT_READ | PROT_WRITE, kHow, empty.get(), 0) == MAP_FAILED) std::abort();
 }
 
 }  // namespace holdfast::os

@@ -73,4 +73,8 @@ void keep_handler();
 // How many of these were private memory.
 [[nodiscard]] std::uint64_t private_pages_lost();
 
+// For drills and tests: takes the page at `address` away, as a memory error does. Whoever touches
+// it gets SIGBUS. (If a file is mapped there, its contents stay there until that is handled.)
+void lose_page(void* address);
+
 }  // namespace holdfast::os

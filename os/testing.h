@@ -50,19 +50,6 @@ int as_user(uid_t user, const Body& body) {
   return WEXITSTATUS(status);
 }
 
-// Takes the page at `address` away, as a memory error does: whoever touches it gets SIGBUS. (If a
-// file is mapped there, its contents stay there until that is handled.)
-inline void lose_page(void* address) {
-  constexpr std::size_t kBytes = 4096;
-  static const Fd empty(::memfd_create("empty", MFD_CLOEXEC));
-  const auto begin = reinterpret_cast<std::uintptr_t>(address) / kBytes * kBytes;
-  constexpr int kHow = MAP_SHARED | MAP_FIXED;
-  void* page = reinterpret_cast<void*>(begin);
-  if (::mmap(page, kBytes, PROT_READ | PROT_WRITE, kHow, empty.get(), 0) == MAP_FAILED) {
-    std::abort();
-  }
-}
-
 inline sockaddr_in loopback(std::uint16_t port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;

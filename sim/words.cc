@@ -63,6 +63,8 @@ std::string note_kind(controller::Note::Kind kind) {
       return "held up";
     case controller::Note::Kind::kRemark:
       return "remark";
+    case controller::Note::Kind::kTookOver:
+      return "took over";
   }
   return "?";
 }
@@ -243,6 +245,7 @@ std::string to_words(const member::Action& action) {
           [](const member::AwaitAddresses&) { return std::string("look for addresses"); },
           [](const member::Released&) { return std::string("released"); },
           [](const member::Say& a) { return cat("to the user: ", in_words(a.reason)); },
+          [](const member::BeDrilled&) { return std::string("be drilled"); },
           [](const member::GiveUp& a) {
             return cat("give up ", a.success ? "well" : "badly", ": ", in_words(a.reason));
           },

@@ -182,6 +182,15 @@ struct Fields<Moved> {
   static constexpr auto kList = in_order(&Moved::reason);
 };
 template <>
+struct Fields<Drill> {
+  static constexpr auto kList = in_order(&Drill::rank, &Drill::kind, &Drill::phase, &Drill::at_step,
+                                         &Drill::for_ms, &Drill::seed);
+};
+template <>
+struct Fields<Drilled> {
+  static constexpr auto kList = in_order(&Drilled::reason);
+};
+template <>
 struct Fields<HeldCopy> {
   static constexpr auto kList = in_order(&HeldCopy::ward, &HeldCopy::version, &HeldCopy::staged);
 };
@@ -193,12 +202,13 @@ struct Fields<Report> {
 };
 template <>
 struct Fields<Repaired> {
-  static constexpr auto kList = in_order(&Repaired::generation);
+  static constexpr auto kList =
+      in_order(&Repaired::generation, &Repaired::bytes, &Repaired::is_of_pages);
 };
 template <>
 struct Fields<Progress> {
-  static constexpr auto kList =
-      in_order(&Progress::generation, &Progress::version, &Progress::loss);
+  static constexpr auto kList = in_order(&Progress::generation, &Progress::version, &Progress::loss,
+                                         &Progress::own_us, &Progress::between_us);
 };
 template <>
 struct Fields<JobProgress> {

@@ -20,7 +20,7 @@
 
 namespace holdfast::wire {
 
-inline constexpr std::uint32_t kProtocol = 14;  // Raised when an older peer could misunderstand us.
+inline constexpr std::uint32_t kProtocol = 15;  // Raised when an older peer could misunderstand us.
 
 // worker → scheduler, first on every connection; again after every reconnection.
 struct Register {
@@ -211,6 +211,30 @@ struct Moved {
   bool operator==(const Moved&) const = default;
 };
 
+// What a drill does to a rank's process, in its training thread (docs/drills.md).
+enum class DrillKind : std::uint8_t { kKill, kStop, kHang, kSpin, kSlow, kPage, kFlip };
+[[nodiscard]] constexpr bool is_known(DrillKind kind) {
+  return kind <= DrillKind::kFlip;
+}
+
+// observer → scheduler, at a user's request: have this happen to the rank. scheduler → worker: have
+// it happen to you. It comes once, but for kSlow.
+struct Drill {
+  Rank rank = kNoRank;
+  DrillKind kind = DrillKind::kKill;
+  Doing phase = Doing::kComputing;  // When the rank begins with this,
+  Version at_step = 0;              // in this step or a later one.
+  // kHang, kSpin: for so long; 0: for ever. kSlow: so long in each step from then on.
+  std::uint32_t for_ms = 0;
+  std::uint64_t seed = 0;  // kPage, kFlip: chooses the page or the bit.
+  bool operator==(const Drill&) const = default;
+};
+// scheduler → observer: Reason::Kind::kDrill, or why there is no drill.
+struct Drilled {
+  Reason reason;
+  bool operator==(const Drilled&) const = default;
+};
+
 // The private part of another rank's state, held on this host in case that rank's host is lost.
 struct HeldCopy {
   Rank ward = kNoRank;  // The rank whose private part it is.
@@ -235,6 +259,8 @@ struct Report {
 // worker → scheduler: the Order of this generation is carried out.
 struct Repaired {
   Generation generation = 0;
+  std::uint64_t bytes = 0;   // How many bytes were copied for it.
+  bool is_of_pages = false;  // Only pages that were lost.
   bool operator==(const Repaired&) const = default;
 };
 
@@ -245,6 +271,10 @@ struct Progress {
   Generation generation = 0;
   Version version = 0;
   double loss = 0;
+  // What the rank's own part of a step took on average since the last Progress, without what it
+  // waited for others; and what of it lay between two steps. Microseconds; 0: not known.
+  std::uint32_t own_us = 0;
+  std::uint32_t between_us = 0;
   bool operator==(const Progress&) const = default;
 };
 
@@ -401,15 +431,17 @@ struct Got {
 
 // The order is the kind number on the wire (1-based). Register and Refused keep theirs and the
 // numbers of their members for ever: by them a process of another protocol is refused by name.
-using Message = std::variant<Register, Assignment, Refused, Waiting, AgentState, Evict, Report,
-                             Repaired, Progress, JobProgress, Finished, Farewell, Failed, JobEnded,
-                             StatusQuery, StatusReply, Heartbeat, Put, Kept, Get, Got, GroupLost,
-                             Places, Move, Moved, Addresses, AskAddresses, Inspect, Remark>;
+using Message =
+    std::variant<Register, Assignment, Refused, Waiting, AgentState, Evict, Report, Repaired,
+                 Progress, JobProgress, Finished, Farewell, Failed, JobEnded, StatusQuery,
+                 StatusReply, Heartbeat, Put, Kept, Get, Got, GroupLost, Places, Move, Moved,
+                 Addresses, AskAddresses, Inspect, Remark, Drill, Drilled>;
 inline constexpr std::array<std::string_view, std::variant_size_v<Message>> kMessageNames = {
     "Register", "Assignment", "Refused",      "Waiting",     "AgentState", "Evict",
     "Report",   "Repaired",   "Progress",     "JobProgress", "Finished",   "Farewell",
     "Failed",   "JobEnded",   "StatusQuery",  "StatusReply", "Heartbeat",  "Put",
     "Kept",     "Get",        "Got",          "GroupLost",   "Places",     "Move",
-    "Moved",    "Addresses",  "AskAddresses", "Inspect",     "Remark"};
+    "Moved",    "Addresses",  "AskAddresses", "Inspect",     "Remark",     "Drill",
+    "Drilled"};
 
 }  // namespace holdfast::wire

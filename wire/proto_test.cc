@@ -36,6 +36,16 @@ std::string protoc(const std::string& what, std::string_view type, const std::st
   return output;
 }
 
+// The members of extreme_reason(), one level within another message.
+#define EXTREME_REASON                                                                   \
+  "  kind: REASON_SPARE_NOT_STARTED\n  rank: -2147483648\n  pid: -9223372036854775808\n" \
+  "  ending {\n    kind: ENDING_NOT_HEARD\n    code: -2147483648\n  }\n"                 \
+  "  count: -9223372036854775808\n  total: 1\n  version: 18446744073709551615\n"         \
+  "  node_id: \"a\"\n  host: \"b\"\n  other: \"c\"\n  other_host: \"d\"\n"               \
+  "  detail: \"no \\\"room\\\"\\n\"\n  awaited {\n    kind: AWAITED_NOT_REPAIRED\n"      \
+  "    rank: 2147483647\n    node_id: \"a\"\n    pid: -9223372036854775808\n  }\n"       \
+  "  awaited {\n    rank: -1\n  }\n  doing: DOING_ENDED\n}"
+
 // The text that protoc has to give for each of extreme_messages(), in that order.
 const std::vector<std::string> kTexts = {
     "job: \"job\"\nnode_id: \"n\\303\\266de\"\nincarnation: 18446744073709551615\n"
@@ -45,21 +55,9 @@ const std::vector<std::string> kTexts = {
     "generation: 18446744073709551615\nstage: STAGE_ENDED\nversion: 18446744073709551615\n"
     "order {\n  act: ACT_BEGIN\n  source {\n    holder: 2147483647\n    host: \"host\"\n"
     "    endpoint: \"endpoint\"\n  }\n  private_source {\n    holder: -2147483648\n"
-    "    host: \"h\"\n    endpoint: \"e\"\n  }\n  moved: true\n}\nended: -2147483648\ncause {\n"
-    "  kind: REASON_SPARE_NOT_STARTED\n  rank: -2147483648\n  pid: -9223372036854775808\n"
-    "  ending {\n    kind: ENDING_NOT_HEARD\n    code: -2147483648\n  }\n"
-    "  count: -9223372036854775808\n  total: 1\n  version: 18446744073709551615\n"
-    "  node_id: \"a\"\n  host: \"b\"\n  other: \"c\"\n  other_host: \"d\"\n"
-    "  detail: \"no \\\"room\\\"\\n\"\n  awaited {\n    kind: AWAITED_NOT_REPAIRED\n"
-    "    rank: 2147483647\n    node_id: \"a\"\n    pid: -9223372036854775808\n  }\n"
-    "  awaited {\n    rank: -1\n  }\n  doing: DOING_ENDED\n}\naddresses: 18446744073709551615\n",
-    "sentence: \"no\"\nreason {\n  kind: REASON_SPARE_NOT_STARTED\n  rank: -2147483648\n"
-    "  pid: -9223372036854775808\n  ending {\n    kind: ENDING_NOT_HEARD\n"
-    "    code: -2147483648\n  }\n  count: -9223372036854775808\n  total: 1\n"
-    "  version: 18446744073709551615\n  node_id: \"a\"\n  host: \"b\"\n  other: \"c\"\n"
-    "  other_host: \"d\"\n  detail: \"no \\\"room\\\"\\n\"\n  awaited {\n"
-    "    kind: AWAITED_NOT_REPAIRED\n    rank: 2147483647\n    node_id: \"a\"\n"
-    "    pid: -9223372036854775808\n  }\n  awaited {\n    rank: -1\n  }\n  doing: DOING_ENDED\n}\n",
+    "    host: \"h\"\n    endpoint: \"e\"\n  }\n  moved: true\n}\nended: -2147483648\ncause "
+    "{\n" EXTREME_REASON "\naddresses: 18446744073709551615\n",
+    "sentence: \"no\"\nreason {\n" EXTREME_REASON "\n",
     "reason {\n  kind: REASON_ASSEMBLING\n  rank: -1\n  count: 1\n  total: 2\n}\n",
     "job: \"job\"\nagent_id: \"agent\"\nhost: \"host\"\nplaces {\n  node_id: \"a\"\n"
     "  incarnation: 18446744073709551615\n  attempt: 1\n  alive: true\n  ending {\n"
@@ -77,8 +75,8 @@ const std::vector<std::string> kTexts = {
     "private_is_own: true\nheld {\n  ward: -2147483648\n  version: 18446744073709551615\n"
     "  staged: 1\n}\nheld {\n  ward: -1\n  version: 18446744073709551615\n"
     "  staged: 18446744073709551615\n}\nhas_lost_shared: true\nhas_lost_private: true\n",
-    "generation: 18446744073709551615\n",
-    "generation: 2\nversion: 3\nloss: -inf\n",
+    "generation: 18446744073709551615\nbytes: 18446744073709551615\nis_of_pages: true\n",
+    "generation: 2\nversion: 3\nloss: -inf\nown_us: 4294967295\nbetween_us: 7\n",
     "generation: 18446744073709551615\nversion: 18446744073709551615\n"
     "loss: 4.94065645841247e-324\nrecoveries: 18446744073709551615\n",
     "generation: 18446744073709551615\nversion: 1\n",
@@ -107,6 +105,9 @@ const std::vector<std::string> kTexts = {
     "",
     "node_id: \"a\"\nincarnation: 18446744073709551615\n",
     "reason {\n  kind: REASON_REPLICAS\n  rank: -1\n  detail: \"why\"\n}\n",
+    "rank: -2147483648\nkind: DRILL_FLIP\nphase: DOING_ENDED\nat_step: 18446744073709551615\n"
+    "for_ms: 4294967295\nseed: 18446744073709551615\n",
+    "reason {\n  kind: REASON_NO_DRILLS\n  rank: -1\n}\n",
 };
 
 TEST(Proto, ProtocReadsEveryMessageAsItWasMeant) {
@@ -139,21 +140,9 @@ TEST(Proto, ProtocReadsAndWritesTheFormation) {
       "ACT_RECEIVE\n"
       "  source {\n    holder: 2147483647\n    host: \"host\"\n    endpoint: \"endpoint\"\n"
       "  }\n  private_source {\n    holder: -1\n  }\n}\norders {\n  source {\n    holder: -1\n"
-      "  }\n  private_source {\n    holder: -1\n  }\n}\ncause {\n"
-      "  kind: REASON_SPARE_NOT_STARTED\n  rank: -2147483648\n  pid: -9223372036854775808\n"
-      "  ending {\n    kind: ENDING_NOT_HEARD\n    code: -2147483648\n  }\n"
-      "  count: -9223372036854775808\n  total: 1\n  version: 18446744073709551615\n"
-      "  node_id: \"a\"\n  host: \"b\"\n  other: \"c\"\n  other_host: \"d\"\n"
-      "  detail: \"no \\\"room\\\"\\n\"\n  awaited {\n    kind: AWAITED_NOT_REPAIRED\n"
-      "    rank: 2147483647\n    node_id: \"a\"\n    pid: -9223372036854775808\n  }\n"
-      "  awaited {\n    rank: -1\n  }\n  doing: DOING_ENDED\n}\nsuccess: true\nend {\n"
-      "  kind: REASON_SPARE_NOT_STARTED\n  rank: -2147483648\n  pid: -9223372036854775808\n"
-      "  ending {\n    kind: ENDING_NOT_HEARD\n    code: -2147483648\n  }\n"
-      "  count: -9223372036854775808\n  total: 1\n  version: 18446744073709551615\n"
-      "  node_id: \"a\"\n  host: \"b\"\n  other: \"c\"\n  other_host: \"d\"\n"
-      "  detail: \"no \\\"room\\\"\\n\"\n  awaited {\n    kind: AWAITED_NOT_REPAIRED\n"
-      "    rank: 2147483647\n    node_id: \"a\"\n    pid: -9223372036854775808\n  }\n"
-      "  awaited {\n    rank: -1\n  }\n  doing: DOING_ENDED\n}\ndrained: \"a\"\ndrained: \"\"\n"
+      "  }\n  private_source {\n    holder: -1\n  }\n}\ncause {\n" EXTREME_REASON
+      "\nsuccess: true\nend {\n" EXTREME_REASON
+      "\ndrained: \"a\"\ndrained: \"\"\n"
       "reached: 18446744073709551615\n";
   EXPECT_EQ(protoc("decode", "Formation", encode(extreme_formation())), text);
   EXPECT_EQ(protoc("encode", "Formation", text), encode(extreme_formation()));

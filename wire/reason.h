@@ -148,6 +148,20 @@ struct Reason {
     kPagesLostTooOften,  // rank, host; count: times without a step. Why the job has ended.
     // What a rank remarks. detail: a clause that says which replicas differed, and what was done.
     kReplicas,
+    // What an observer who asks for a drill is told. All users are told of kDrill.
+    kDrill,        // rank, pid, host; count: the DrillKind; total: Drill::for_ms; doing; version
+    kNoDrills,     // The job takes none.
+    kNoSuchRank,   // rank; total: ranks of the job
+    kNotTraining,  // rank: it has no process now, the job has not begun, or its training has ended
+    kStepIsMade,   // rank; version: the step of the drill; count: the rank's newest
+    // What a rank remarks: rank, pid, host. count: the rank whose bytes were damaged on their way
+    // to it; other_host: that one's address
+    kDamaged,
+    // Its steps take longer than those of the others. rank, pid, host; kNoRank: all of the host's.
+    // count: what its own part of a step takes; total: the median, in microseconds; doing: where
+    // most of the difference is: kBetween or kComputing
+    kSlow,
+    kTooManyRemarks,  // No more are passed on.
   };
   Kind kind = Kind::kNone;
   Rank rank = kNoRank;
@@ -166,7 +180,7 @@ struct Reason {
   bool operator==(const Reason&) const = default;
 };
 [[nodiscard]] constexpr bool is_known(Reason::Kind kind) {
-  return kind <= Reason::Kind::kReplicas;
+  return kind <= Reason::Kind::kTooManyRemarks;
 }
 
 }  // namespace holdfast::wire

@@ -60,8 +60,8 @@ inline std::vector<Message> extreme_messages() {
                  {{"a", kMost, kMost, kMost, Doing::kEnded, true, 4294967295U, "why"}, {}}},
       Evict{"a", kMost, true},
       Report{1, kNoVersion, kNoVersion, true, {{kLeast32, kMost, 1}, {}}, true, true},
-      Repaired{kMost},
-      Progress{2, 3, -std::numeric_limits<double>::infinity()},
+      Repaired{kMost, kMost, true},
+      Progress{2, 3, -std::numeric_limits<double>::infinity(), 4294967295U, 7},
       JobProgress{kMost, kMost, std::numeric_limits<double>::denorm_min(), kMost},
       Finished{kMost, 1},
       Farewell{},
@@ -87,6 +87,8 @@ inline std::vector<Message> extreme_messages() {
       AskAddresses{},
       Inspect{"a", kMost},
       Remark{{.kind = Reason::Kind::kReplicas, .detail = "why"}},
+      Drill{kLeast32, DrillKind::kFlip, Doing::kEnded, kMost, 4294967295U, kMost},
+      Drilled{{.kind = Reason::Kind::kNoDrills}},
   };
 }
 

@@ -1,5 +1,6 @@
 #include "wording/reasons.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -8,6 +9,7 @@
 #include "wire/formation.h"
 #include "wire/messages.h"
 #include "wire/peer.h"
+#include "wording/drills.h"
 
 namespace holdfast::wording {
 namespace {
@@ -281,6 +283,12 @@ std::string of_losses(const Reason& r) {
                        !r.detail.empty() ? r.detail
                                          : "The step under way is made again, and what the state "
                                            "had in them is fetched from another rank");
+    case Kind::kDamaged:
+      return cat("what came to rank ", r.rank, " (process ", r.pid, " on ", r.host, ") from rank ",
+                 r.count, " (", r.other_host,
+                 ") is not what was sent: its digest is wrong. What was under way is done again. "
+                 "Either it was damaged on the way, or the program changed memory that it was "
+                 "sending. If that comes again, a network adapter or a memory may be faulty");
     case Kind::kPagesLostTooOften:
       return cat("memory errors have taken pages of rank ", r.rank, " ", r.count,
                  " times without a step in between: take host ", r.host, " out of the job");
@@ -405,6 +413,23 @@ std::string holds_up(const Reason& r) {
              r.other.empty() ? "" : cat(" It is ended and replaced after ", r.other, " s."));
 }
 
+// "45.2 ms"
+std::string milliseconds(std::int64_t us) {
+  return cat(us / 1000, '.', us % 1000 / 100, " ms");
+}
+
+std::string slow(const Reason& r) {
+  const std::string who = r.rank == kNoRank ? cat("all ranks of host ", r.host, " are slow: their")
+                                            : cat("rank ", r.rank, " (process ", r.pid, " on ",
+                                                  r.host, ") is slow: its");
+  const std::int64_t tenths = 10 * r.count / std::max<std::int64_t>(r.total, 1);
+  return cat(who, " own part of a step takes ", milliseconds(r.count), ", that of the others ",
+             milliseconds(r.total), " (", tenths / 10, '.', tenths % 10,
+             " times as long), and all others wait for it. Most of the difference is ",
+             r.doing == Doing::kBetween ? "between two steps (data, an evaluation, a checkpoint)"
+                                        : "in the program's part of the step (forward, backward)");
+}
+
 std::string of_training(const Reason& r) {
   switch (r.kind) {
     case Kind::kUnprotected:
@@ -418,6 +443,9 @@ std::string of_training(const Reason& r) {
     case Kind::kWrongVersion:
       return cat("this rank holds version ", r.version, " but was told to go on from ", r.count,
                  "; this is an error in Holdfast");
+    case Kind::kTooManyRemarks:
+      return "this job has more remarks than are passed on: all further ones are left out, and no "
+             "drill is ordered any more";
     case Kind::kNoCause:
       return "the collectives were ended, but the scheduler told of no fault";
     case Kind::kReplicas:
@@ -459,6 +487,42 @@ std::string in_words(const Ending& ending) {
   return "?";
 }
 
+std::string seen_by(const Reason& cause) {
+  switch (cause.kind) {
+    case Kind::kRankLost:
+      break;
+    case Kind::kRankCameBack:
+      return cat("the new process of rank ", cause.rank, ", which asked for its place");
+    case Kind::kGroupLost:
+      return cat("rank ", cause.rank, ", by the end of a connection to another host");
+    case Kind::kPagesLost:
+      return cat("rank ", cause.rank, " itself, by SIGBUS");
+    case Kind::kSchedulerRestarted:
+      return "the scheduler that took over";
+    case Kind::kMoves:
+      return {};
+    case Kind::kImpossible:
+      return "the scheduler, by what the rank said";
+    default:
+      return "the scheduler";
+  }
+  switch (cause.ending.kind) {
+    case Ending::Kind::kGone:
+      return "the scheduler, by the list of its host's processes";
+    case Ending::Kind::kNotHeard:
+      return "the scheduler, by the silence of the process or of its host, or because the host's "
+             "kernel refuses its connections";
+    case Ending::Kind::kWasHung:
+      return "the scheduler, by how long the others waited";
+    case Ending::Kind::kWasSilent:
+      return "the scheduler, by its silence";
+    case Ending::Kind::kReplaced:
+      return "the agent that has its place";
+    default:
+      return "the agent of its host";
+  }
+}
+
 std::string in_words(const Reason& reason) {
   // Each kind is worded by one of these.
   std::string text = of_formation(reason);
@@ -467,8 +531,10 @@ std::string in_words(const Reason& reason) {
   if (text.empty()) text = of_end(reason);
   if (!text.empty()) return text;
   if (reason.kind == Kind::kHoldsUp) return holds_up(reason);
+  if (reason.kind == Kind::kSlow) return slow(reason);
   text = of_rehearsal(reason);
   if (text.empty()) text = of_moves(reason);
+  if (text.empty()) text = of_drill(reason);
   if (!text.empty()) return text;
   text = of_training(reason);
   // Its sentence names the rank.

@@ -78,6 +78,15 @@ struct Seeker {  // A process that asks for a place and can not have it.
   std::string host;
   std::int64_t pid = 0;
 };
+// What a rank did to reach the version from which all go on.
+struct Rebuilt {
+  Rank rank = kNoRank;
+  wire::Act act = wire::Act::kKeep;
+  Rank source = kNoRank;          // kReceive: whose copy of what all hold alike it took,
+  Rank private_source = kNoRank;  // and who held its private part; kNoRank: nobody had to.
+  std::uint64_t bytes = 0;        // That were copied.
+  bool is_of_pages = false;       // Only pages that it had lost.
+};
 struct Note {  // For traces and reports; decides nothing.
   enum class Kind : std::uint8_t {
     kFault,
@@ -87,10 +96,11 @@ struct Note {  // For traces and reports; decides nothing.
     kResume,
     kRecovered,
     kHow,
-    kRefused,  // A message was refused: it is not its sender's to send, or can not be true.
-    kTaken,    // `seeker` gets no place, or has to wait, because others have them.
-    kHeldUp,   // The others wait for this rank.
-    kRemark,   // What this rank wants users to know, or that it has lost pages.
+    kRefused,   // A message was refused: it is not its sender's to send, or can not be true.
+    kTaken,     // `seeker` gets no place, or has to wait, because others have them.
+    kHeldUp,    // The others wait for this rank.
+    kRemark,    // What users are told: of a rank's remark, of lost pages, of a drill.
+    kTookOver,  // A process has taken the place of the rank, whose process was lost.
   };
   Kind kind = Kind::kFault;
   Generation generation = 0;
@@ -102,6 +112,7 @@ struct Note {  // For traces and reports; decides nothing.
   std::uint64_t detected_ns = 0;  // kFault: when its agent knew, by this host's clock; 0: unknown.
   Seeker seeker = {};             // kTaken
   std::uint64_t steps_lost = 0;   // kPlan: steps that were known to be committed and are lost.
+  std::vector<Rebuilt> rebuilt;   // kRepaired: what the ranks did that had not kept the version.
 };
 struct End {
   bool success = false;

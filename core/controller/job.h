@@ -30,6 +30,7 @@ struct Options {
   Duration host_silence{};
   // How long the others may wait for a rank before its agent ends it; 0: without a limit.
   Duration hang_timeout{};
+  bool takes_drills = false;
   bool by_agent = false;  // An agent has started this scheduler, and would start a successor.
   std::string own_host;   // This scheduler's host, as in Register.
   // Prefix of Register::memory of processes under this scheduler's kernel, which share its clock.

@@ -85,6 +85,8 @@ std::vector<Word> words() {
           {wire::Places{}, {}},
           {wire::Move{.from = "h"}, {PeerKind::kObserver}},
           {wire::Moved{}, {}},
+          {wire::Drill{}, {PeerKind::kObserver}},
+          {wire::Drilled{}, {}},
           {wire::Addresses{}, {}},
           {wire::AskAddresses{}, {worker, agent}},
           {wire::Inspect{}, {}}};

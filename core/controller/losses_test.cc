@@ -50,8 +50,15 @@ TEST_F(ControllerTest, ARankThatHasLostPagesGetsThemFromAnother) {
   EXPECT_EQ(machine_->head().orders[0].act, wire::Act::kKeep);
   EXPECT_EQ(machine_->head().orders[1].act, wire::Act::kReceive);
   EXPECT_NE(machine_->head().orders[1].source.holder, 1);
-  step(Received{2, wire::Repaired{machine_->generation()}});
+  const Rank source = machine_->head().orders[1].source.holder;
+  step(Received{2, wire::Repaired{machine_->generation(), 4096, true}});
   EXPECT_EQ(machine_->stage(), Stage::kRunning);
+  ASSERT_EQ(rebuilt_.size(), 1U);
+  EXPECT_EQ(rebuilt_[0].rank, 1);
+  EXPECT_EQ(rebuilt_[0].act, wire::Act::kReceive);
+  EXPECT_EQ(rebuilt_[0].source, source);
+  EXPECT_EQ(rebuilt_[0].bytes, 4096U);
+  EXPECT_TRUE(rebuilt_[0].is_of_pages);
   EXPECT_EQ(machine_->head().version, 4U);
 }
 
@@ -69,6 +76,7 @@ TEST_F(ControllerTest, ARankThatFindsOutLateThatItHasLostPagesIsNoSource) {
   EXPECT_EQ(machine_->generation(), before);
   step(Received{late, wire::Report{before, 4, 4, false, {}, true}});
   EXPECT_EQ(machine_->generation(), before + 1);
+  EXPECT_EQ(machine_->remarks().back().rank, source) << "users hear of it";
   for (Link link = 1; link <= 3; ++link) {
     const bool lost = link == 1 || link == late;
     step(Received{link, wire::Report{machine_->generation(), 4, 4, false, {}, lost}});
@@ -143,13 +151,14 @@ TEST_F(ControllerTest, PassesOnWhatARankRemarks) {
   for (int times = 0; times < 50; ++times) step(Received{2, wire::Remark{what}});
   give("agent's", 9, 1);
   EXPECT_EQ(heard().size(), 50U);
-  for (int times = 0; times < 100; ++times) step(Received{2, wire::Remark{what}});
-  ASSERT_EQ(heard().size(), 100U);
+  for (int times = 0; times < 200; ++times) step(Received{2, wire::Remark{what}});
+  ASSERT_EQ(heard().size(), 200U);
+  EXPECT_EQ(heard().back().kind, Reason::Kind::kTooManyRemarks);
   EXPECT_EQ(heard()[0].rank, 1);
   EXPECT_EQ(heard()[0].detail.size(), wire::kMaxSentenceBytes);
   step(Connected{50, wire::PeerKind::kWorker});
   step(Received{50, wire::Remark{what}});  // It has no rank.
-  EXPECT_EQ(heard().size(), 100U);
+  EXPECT_EQ(heard().size(), 200U);
   step(Closed{90});
   step(Received{91, wire::AgentState{"job", "agent", "host", {{"agent's", 9, 1, true}}}});
   EXPECT_EQ(heard(91).size(), 0U);

@@ -9,6 +9,7 @@
 
 #include "base/ids.h"
 #include "core/controller/addresses.h"
+#include "core/controller/drills.h"
 #include "core/controller/events.h"
 #include "core/controller/hosts.h"
 #include "core/controller/job.h"
@@ -16,8 +17,10 @@
 #include "core/controller/membership.h"
 #include "core/controller/owners.h"
 #include "core/controller/recovery.h"
+#include "core/controller/remarks.h"
 #include "core/controller/rendezvous.h"
 #include "core/controller/stalls.h"
+#include "core/controller/stragglers.h"
 #include "core/controller/transfers.h"
 #include "wire/formation.h"
 #include "wire/messages.h"
@@ -52,7 +55,7 @@ class Machine {
   // Which ranks hold up the others (kHoldsUp).
   [[nodiscard]] std::vector<wire::Reason> held_up_by() const { return stalls_.named(); }
   // What users were told that ranks remark, and of lost pages, in order.
-  [[nodiscard]] const std::vector<wire::Reason>& remarks() const { return recovery_.remarks(); }
+  [[nodiscard]] const std::vector<wire::Reason>& remarks() const { return remarks_.all(); }
   // How many members the rules have looked at so far: the part of the work that grows with the job.
   [[nodiscard]] std::uint64_t looks() const { return job_.roster.looks(); }
   // The processes that have come before the ranks are given, by node id.
@@ -76,12 +79,16 @@ class Machine {
   void receive(Link link, const wire::AgentState& m);
   void receive(Link link, const wire::Report& m) { recovery_.receive(link, m); }
   void receive(Link link, const wire::Repaired& m) { rendezvous_.receive(link, m); }
-  void receive(Link link, const wire::Progress& m) { recovery_.receive(link, m); }
+  void receive(Link link, const wire::Progress& m) {
+    const bool counts = recovery_.receive(link, m);
+    if (counts) stragglers_.hear(job_.connections.rank_at(link), m);
+  }
   void receive(Link link, const wire::GroupLost& m) { recovery_.receive(link, m); }
   void receive(Link link, const wire::Remark& m) { recovery_.receive(link, m); }
   void receive(Link link, const wire::Finished& m) { recovery_.receive(link, m); }
   void receive(Link link, const wire::Failed& m) { recovery_.receive(link, m); }
   void receive(Link link, const wire::Move& m) { transfers_.receive(link, m); }
+  void receive(Link link, const wire::Drill& m) { drills_.receive(link, m); }
   void receive(Link link, const wire::AskAddresses& m) { rendezvous_.receive(link, m); }
   void receive(Link link, const wire::Put& m);
   void receive(Link link, const wire::Get& m);
@@ -101,8 +108,11 @@ class Machine {
   Owners owners_{job_, membership_};
   Transfers transfers_{job_, job_end_, rendezvous_, owners_};
   HostWatch hosts_{job_, membership_, owners_};
-  Recovery recovery_{job_, job_end_, rendezvous_, membership_, transfers_};
+  Remarks remarks_{job_};
+  Recovery recovery_{job_, job_end_, rendezvous_, membership_, transfers_, remarks_};
+  Drills drills_{job_, remarks_};
   Stalls stalls_{job_};
+  Stragglers stragglers_{job_, remarks_};
 };
 
 }  // namespace holdfast::controller

@@ -74,6 +74,8 @@ class ControllerTest : public ::testing::Test {
       }
       if (note && note->kind == Note::Kind::kTaken) taken_.push_back(*note);
       if (note && note->kind == Note::Kind::kPlan) plans_.push_back(*note);
+      if (note && note->kind == Note::Kind::kRepaired) rebuilt_ = note->rebuilt;
+      if (note && note->kind == Note::Kind::kTookOver) took_over_.push_back(note->reason);
     }
     for (; stores > 0; --stores) step(Stored{});
   }
@@ -193,6 +195,8 @@ class ControllerTest : public ::testing::Test {
   std::vector<wire::Reason> faults_;  // and in those of kind kFault.
   std::vector<Note> taken_;
   std::vector<Note> plans_;
+  std::vector<Rebuilt> rebuilt_;            // In the newest note of kind kRepaired,
+  std::vector<wire::Reason> took_over_;     // and in all of kind kTookOver.
   std::vector<std::uint64_t> detected_ns_;  // In each note of kind kFault.
   Instant now_{};
 };

@@ -336,6 +336,7 @@ void Membership::take_over(Rank rank, Link link, const wire::Register& m) {
     // lease in a running generation.
     rendezvous_.begin({.kind = Reason::Kind::kRankCameBack, .rank = rank});
   }
+  job_.note(Note::Kind::kTookOver, rank, {.rank = rank, .pid = m.pid, .host = m.host});
   for (auto& answer : job_.key_values.answers(wire::kSucceeded)) job_.emit(std::move(answer));
   apply_word_on(m.node_id);
 }

@@ -15,9 +15,6 @@ namespace {
 // For each agent: at most 1000 are told a second.
 constexpr Duration kToldOfProgress = std::chrono::milliseconds(1);
 
-// So many remarks are passed on in a job.
-constexpr std::size_t kMaxRemarks = 100;
-
 // A reason that a process gives is stored or sent to all, so its size is limited.
 Reason bounded(Reason reason) {
   reason.awaited.clear();
@@ -42,7 +39,7 @@ bool Recovery::speaks_for_a_place(Link link) const {
 void Recovery::receive(Link link, const wire::Report& said_here) {
   const Rank rank = connections_.rank_at(link);
   if (rank == kNoRank) return;
-  if (contradicts_plan(rank, said_here)) return rendezvous_.begin(pages_lost(rank, 1));
+  if (contradicts_plan(rank, said_here)) return begin_without_pages(rank, 1);
   if (formation_.stage != Stage::kStopping) return;
   wire::Report m = said_here;
   if (m.generation != formation_.generation || roster_.at(rank).seat.finished) return;
@@ -70,13 +67,15 @@ bool Recovery::contradicts_plan(Rank rank, const wire::Report& m) const {
   return before != rendezvous_.reports().end() && lacks(m) && !lacks(before->second);
 }
 
-Reason Recovery::pages_lost(Rank rank, std::int64_t pages) const {
+void Recovery::begin_without_pages(Rank rank, std::int64_t pages) {
   const wire::Seat& seat = roster_.at(rank).seat;
-  return {.kind = Reason::Kind::kPagesLost,
-          .rank = rank,
-          .pid = seat.pid,
-          .count = pages,
-          .host = seat.host};
+  const Reason lost{.kind = Reason::Kind::kPagesLost,
+                    .rank = rank,
+                    .pid = seat.pid,
+                    .count = pages,
+                    .host = seat.host};
+  remarks_.tell(rank, lost);
+  rendezvous_.begin(lost);
 }
 
 // The rank's process has said what can not be, so it is not trusted with the state. It is ended,
@@ -172,12 +171,15 @@ void Recovery::proven(Rank rank, Version version) {
   transfers_.proven();
 }
 
-void Recovery::receive(Link link, const wire::Progress& m) {
+bool Recovery::receive(Link link, const wire::Progress& m) {
   const Rank rank = connections_.rank_at(link);
-  if (rank == kNoRank || formation_.stage != Stage::kRunning) return;
+  if (rank == kNoRank || formation_.stage != Stage::kRunning) return false;
   const Member& member = roster_.at(rank);
-  if (m.generation != formation_.generation || member.seat.finished) return;
-  if (m.version < member.version) return disbelieve(rank, m.version, member.version);
+  if (m.generation != formation_.generation || member.seat.finished) return false;
+  if (m.version < member.version) {
+    disbelieve(rank, m.version, member.version);
+    return false;
+  }
   if (m.version > member.version) roster_.set_stepped(member, job_.now);
   roster_.set_version(member, m.version);
   roster_.set_loss(member, loss_ = m.loss);
@@ -185,6 +187,7 @@ void Recovery::receive(Link link, const wire::Progress& m) {
   proven(rank, m.version);
   if (!progress_told_) progress_told_.emplace();
   maybe_tell_progress();
+  return true;
 }
 
 // This version has been committed. The first one is stored at once: the fact that a step was made
@@ -227,9 +230,7 @@ void Recovery::receive(Link link, const wire::GroupLost& m) {
                 .host = pages ? roster_.at(rank).seat.host : ""});
   }
   if (m.pages == 0) return rendezvous_.begin({.kind = Reason::Kind::kGroupLost, .rank = rank});
-  const Reason lost = pages_lost(rank, m.pages);
-  tell_users(rank, lost);
-  rendezvous_.begin(lost);
+  begin_without_pages(rank, m.pages);
 }
 
 void Recovery::receive(Link link, const wire::Remark& m) {
@@ -240,23 +241,7 @@ void Recovery::receive(Link link, const wire::Remark& m) {
   remark.pid = roster_.at(rank).seat.pid;
   remark.host = roster_.at(rank).seat.host;
   if (remark.detail.size() > wire::kMaxSentenceBytes) remark.detail.resize(wire::kMaxSentenceBytes);
-  tell_users(rank, remark);
-}
-
-void Recovery::tell_users(Rank rank, const Reason& what) {
-  if (remarks_.size() == kMaxRemarks) return;
-  job_.note(Note::Kind::kRemark, rank, what);
-  remarks_.push_back(what);
-  tell_remarks();
-}
-
-// An agent may connect after the first steps, or again.
-void Recovery::tell_remarks() {
-  if (remarks_.empty()) return;
-  for (const auto& [link, agent] : job_.agents.here()) {
-    std::size_t& told = remarks_told_[agent.agent_id];
-    for (; told < remarks_.size(); ++told) job_.send(link, wire::Waiting{remarks_[told]});
-  }
+  remarks_.tell(rank, remark);
 }
 
 void Recovery::receive(Link link, const wire::Finished& m) {

@@ -9,6 +9,7 @@
 #include "core/controller/job.h"
 #include "core/controller/job_end.h"
 #include "core/controller/membership.h"
+#include "core/controller/remarks.h"
 #include "core/controller/rendezvous.h"
 #include "core/controller/transfers.h"
 
@@ -20,15 +21,17 @@ inline constexpr std::size_t kMaxTextBytes = 65536;  // The longest text of a Fa
 class Recovery {
  public:
   Recovery(Job& job, JobEnd& job_end, Rendezvous& rendezvous, Membership& membership,
-           Transfers& transfers)
+           Transfers& transfers, Remarks& remarks)
       : job_(job),
         job_end_(job_end),
         rendezvous_(rendezvous),
         membership_(membership),
-        transfers_(transfers) {}
+        transfers_(transfers),
+        remarks_(remarks) {}
 
   void receive(Link link, const wire::Report& m);
-  void receive(Link link, const wire::Progress& m);
+  // Whether it is of a rank that trains in the generation that runs, and may be true.
+  bool receive(Link link, const wire::Progress& m);
   void receive(Link link, const wire::GroupLost& m);
   void receive(Link link, const wire::Remark& m);
   void receive(Link link, const wire::Finished& m);
@@ -39,10 +42,8 @@ class Recovery {
   // The new agent is told the next progress, with all others.
   void agent_came() {
     progress_told_.reset();
-    tell_remarks();
+    remarks_.tell_again();
   }
-  // What users were told that ranks remark, and of lost pages, in order.
-  [[nodiscard]] const std::vector<wire::Reason>& remarks() const { return remarks_; }
   [[nodiscard]] std::optional<Instant> deadline() const;  // When maybe_tell_progress() is due.
 
  private:
@@ -51,9 +52,7 @@ class Recovery {
   void proven(Rank rank, Version version);
   void reach(Version version);
   [[nodiscard]] bool contradicts_plan(Rank rank, const wire::Report& m) const;
-  [[nodiscard]] wire::Reason pages_lost(Rank rank, std::int64_t pages) const;
-  void tell_users(Rank rank, const wire::Reason& what);
-  void tell_remarks();
+  void begin_without_pages(Rank rank, std::int64_t pages);
   [[nodiscard]] bool has_progress_to_tell() const;
   [[nodiscard]] bool speaks_for_a_place(Link link) const;
 
@@ -65,9 +64,8 @@ class Recovery {
   Rendezvous& rendezvous_;
   Membership& membership_;
   Transfers& transfers_;
-  std::int64_t groups_lost_ = 0;       // GroupLost messages since all ranks last made a step.
-  std::vector<wire::Reason> remarks_;  // What users are told, in order,
-  std::map<std::string, std::size_t> remarks_told_;  // and how many by each agent, by its id.
+  Remarks& remarks_;
+  std::int64_t groups_lost_ = 0;  // GroupLost messages since all ranks last made a step.
   // What all agents were told last; nullopt: nothing is told before the next Progress.
   std::optional<std::pair<Generation, Version>> progress_told_;
   Instant progress_next_{};  // Agents are not told of progress before then.

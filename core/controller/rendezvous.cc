@@ -1,6 +1,7 @@
 #include "core/controller/rendezvous.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace holdfast::controller {
 
@@ -236,11 +237,19 @@ void Rendezvous::next_round() {
 void Rendezvous::receive(Link link, const wire::Repaired& m) {
   const Rank rank = job_.connections.rank_at(link);
   if (formation_.stage != Stage::kRepairing || m.generation != formation_.generation) return;
-  if (repairing_.erase(rank) == 1 && repairing_.empty()) next_round();
+  if (repairing_.erase(rank) == 0) return;
+  const wire::Order& order = formation_.orders[static_cast<std::size_t>(rank)];
+  rebuilt_.push_back(
+      {rank, order.act, order.source.holder, order.private_source.holder, m.bytes, m.is_of_pages});
+  if (repairing_.empty()) next_round();
 }
 
 void Rendezvous::resume() {
-  job_.note(Note::Kind::kRepaired, kNoRank, formation_.cause);
+  job_.emit(Note{.kind = Note::Kind::kRepaired,
+                 .generation = formation_.generation,
+                 .version = formation_.version,
+                 .reason = formation_.cause,
+                 .rebuilt = std::exchange(rebuilt_, {})});
   job_.enter(StageEvent::kRepaired);
   for (const Rank rank : moved_) {
     roster_.alter(roster_.at(rank), [](Member& changed) { changed.seat.moved = false; });

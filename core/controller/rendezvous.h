@@ -66,7 +66,8 @@ class Rendezvous {
   Addresses& addresses_;
   std::map<Rank, wire::Report> reports_;
   int round_ = 0;  // Round of orders: 1 is work in the own arena, 2 is copies from others.
-  std::set<Rank> repairing_;  // Ranks that have an order in this round and have yet to do it.
+  std::set<Rank> repairing_;      // Ranks that have an order in this round and have yet to do it.
+  std::vector<Rebuilt> rebuilt_;  // What those did that have done it.
   // Ranks that have reported in this generation, on another host than before.
   std::set<Rank> moved_;
   std::set<Rank> unproven_;  // Ranks without a step yet in the running generation.

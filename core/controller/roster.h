@@ -56,9 +56,11 @@ struct Member {
   std::optional<Instant> timer{};   // When its silence is checked next; never after it counts.
   Version version = 0;              // The newest that it has said or was ordered to reach.
   double loss = 0;
-  Instant stepped{};     // When it has last told of a newer version.
-  bool is_free = false;  // The agent that owns the place counts as lost.
-  bool is_there = true;  // No NotThere has come since it registered.
+  std::uint32_t own_us = 0;      // As in Progress,
+  std::uint32_t between_us = 0;  // both.
+  Instant stepped{};             // When it has last told of a newer version.
+  bool is_free = false;          // The agent that owns the place counts as lost.
+  bool is_there = true;          // No NotThere has come since it registered.
 
   [[nodiscard]] bool lease_runs() const {
     return state == SeatState::kHeld || state == SeatState::kFinished;
@@ -128,6 +130,10 @@ class Roster {
   void set_version(const Member& member, Version version);
   void set_loss(const Member& member, double loss) { own(member).loss = loss; }
   void set_stepped(const Member& member, Instant now) { own(member).stepped = now; }
+  void set_times(const Member& member, std::uint32_t own_us, std::uint32_t between_us) {
+    own(member).own_us = own_us;
+    own(member).between_us = between_us;
+  }
   void hear(const Member& member, Instant now);
 
   // The ranks whose silence counts from now on. All other members are checked again later.

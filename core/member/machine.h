@@ -58,6 +58,9 @@ struct Released {};  // The end of the training is on record; the process may en
 struct Say {         // For the user, once.
   wire::Reason reason;
 };
+struct BeDrilled {
+  wire::Drill drill;
+};
 struct GiveUp {  // The job is over, or this process has no place in it.
   bool success = false;
   wire::Reason reason;
@@ -65,7 +68,8 @@ struct GiveUp {  // The job is over, or this process has no place in it.
   bool stood_by = false;
   bool job_ended = false;
 };
-using Action = std::variant<Send, RankGiven, Assigned, Released, Say, GiveUp, AwaitAddresses>;
+using Action =
+    std::variant<Send, RankGiven, Assigned, Released, Say, BeDrilled, GiveUp, AwaitAddresses>;
 using Actions = std::vector<Action>;
 
 class Machine {
@@ -94,6 +98,9 @@ class Machine {
   void on(const wire::Addresses& m);
   void on(const wire::Refused& m);
   void on(const wire::Waiting& m);
+  void on(const wire::Drill& m) {
+    if (settled_) actions_.push_back(BeDrilled{m});
+  }
   void on(const wire::Farewell&) { actions_.push_back(Released{}); }
   void on(const wire::JobEnded& m) { give_up(m.success, m.reason, true); }
   [[nodiscard]] bool stands_by() const;

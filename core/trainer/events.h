@@ -39,8 +39,10 @@ struct EndCalled {};
 // The training thread has done its Work.
 struct Repaired {
   Holding holding;
-  std::string error;      // Empty: done.
-  bool too_late = false;  // Given up, because a newer generation has stopped this one.
+  std::string error;        // Empty: done.
+  bool too_late = false;    // Given up, because a newer generation has stopped this one.
+  std::uint64_t bytes = 0;  // As in wire::Repaired, as is the next one.
+  bool is_of_pages = false;
 };
 struct Formed {
   bool ended = false;      // Somebody has ended the group by now.

@@ -50,7 +50,9 @@ TEST_F(TrainerTest, KeepsTheStepInWhoseUpdatePagesAreLost) {
   EXPECT_NE(said<wire::GroupLost>(bring(PagesLost{{5, 5, false, {}, true}, 1})), nullptr);
   (void)bring(Updated{});
   EXPECT_TRUE(work_.empty());
-  EXPECT_EQ(said<wire::Report>(stop(true))->version, 5U);
+  const auto stopped = stop(true);
+  ASSERT_NE(said<wire::Report>(stopped), nullptr);
+  EXPECT_EQ(said<wire::Report>(stopped)->version, 5U);
   (void)take<LeaveGroup>();
   (void)bring(LeftGroup{});
   (void)repair(2, 5, wire::Act::kReceive);

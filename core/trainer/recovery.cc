@@ -137,7 +137,7 @@ void Recovery::carry_out(const Assigned& order) {
   const wire::Assignment& m = order.part;
   if (m.stage == wire::Stage::kRunning) return go(order);
   // The first answer was lost.
-  if (repaired_for_ == m.generation) return training_.say(wire::Repaired{m.generation});
+  if (repaired_.generation == m.generation) return training_.say(repaired_);
   repair({m.generation, m.version, m.order});
 }
 
@@ -161,9 +161,9 @@ void Recovery::on(const Repaired& e) {
     return call_.answer(Return::What::kJoined);
   }
   training_.enter(State::kParked);
-  repaired_for_ = repair_.generation;
-  if (repaired_for_ == training_.stopped_for) {
-    training_.say(wire::Repaired{repaired_for_});
+  repaired_ = {repair_.generation, e.bytes, e.is_of_pages};
+  if (repaired_.generation == training_.stopped_for) {
+    training_.say(repaired_);
   } else {
     report();
   }

@@ -50,7 +50,7 @@ class Recovery {
   const StepCommit& step_;
   std::optional<Assigned> order_;  // Came before the training thread could take it.
   Repair repair_;                  // While kRepairing.
-  Generation repaired_for_ = 0;    // The newest generation whose order was carried out.
+  wire::Repaired repaired_;        // Of the newest generation whose order was carried out.
 };
 
 }  // namespace holdfast::trainer

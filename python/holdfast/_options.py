@@ -46,6 +46,7 @@ class Run:
     spares: str  # A number, or "all".
     strict_rehearsals: bool
     hang_timeout: float
+    allow_inject: bool
     master_addr: str
     master_port: int
     sched_port: int
@@ -126,6 +127,11 @@ def _parser() -> argparse.ArgumentParser:
         default="0",
         help="how many seconds the others may wait for a rank that lives before it is replaced; 0: "
         "it is only named",
+    )
+    option(
+        "allow_inject",
+        action="store_true",
+        help="`holdfast inject` may have faults happen to this job",
     )
     option("log_dir", default="holdfast-logs", help="gets worker_<rank>.log and scheduler.log")
     option("redirects", "-r", help="3: output goes to --log-dir only")
@@ -257,6 +263,7 @@ def parse(argv: Sequence[str]) -> Run:
         spares=options.spares,
         strict_rehearsals=options.strict_rehearsals,
         hang_timeout=_seconds("--hang-timeout", options.hang_timeout),
+        allow_inject=options.allow_inject,
         master_addr=options.master_addr or nodes.address,
         master_port=nodes.master_port,
         sched_port=nodes.port,

@@ -11,12 +11,18 @@ from typing import NoReturn
 from holdfast._options import USAGE_EXIT, fail, parse
 
 _PACKAGE = Path(__file__).resolve().parent
+_NATIVE = (
+    *("status", "explain", "inject", "drain", "move", "clean", "settings", "timeline", "tls"),
+    "--version",
+)
 _HELP = """usage: holdfast COMMAND ...
 
   run       start a Python program in several processes, with torchrun's options (run --help)
   verify    prove that a program goes on with the same bits after faults (verify --help)
   msrun     start any program, with MindSpore's options (msrun --help)
   status    how a running job is
+  explain   what happened to a job, also to one that has ended (explain --help)
+  inject    have a fault happen to a rank, to try a job (inject --help)
   drain     have other hosts take a host's ranks over, for good (drain --help)
   move      have another host take a host's ranks over (move --help)
   clean     remove what dead jobs have left
@@ -70,11 +76,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         from holdfast.mindspore._launch import msrun
 
         msrun(rest)  # The hook makes MindSpore programs find Holdfast.
-    if command in ("status", "drain", "move", "clean", "settings", "timeline", "tls", "--version"):
+    if command in _NATIVE:
         _become("holdfast", words)
     fail(
         f"there is no command '{command}'; "
-        "there are run, verify, msrun, status, drain, move, clean, settings, timeline, tls, env"
+        f"there are run, verify, msrun, {', '.join(_NATIVE[:-1])}, env"
     )
 
 

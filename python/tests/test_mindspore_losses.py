@@ -5,19 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from lost_pages import TAKE_PAGE
 from mindspore_job import NEEDS_MINDSPORE, digests
 from test_mindspore_replicas import run
 
 pytestmark = NEEDS_MINDSPORE
 
 # lose(is_next): takes a page away from the middle of the last version, or of the next one.
-LOSES = """
-import ctypes, os
-libc = ctypes.CDLL(None, use_errno=True)
-libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
-empty = os.memfd_create("empty")
-
+LOSES = (
+    TAKE_PAGE
+    + """
 
 def lose(is_next):
     name = f"rank-{rank}.arena"
@@ -26,8 +23,7 @@ def lose(is_next):
     version = ctypes.c_uint64.from_address(start + 56).value
     place = (version + is_next) % 2
     page = start + (1 + 2 * place) * (end - start) // 4 // 4096 * 4096
-    assert libc.mmap(page, 4096, 3, 0x11, empty, 0) == page
-    ctypes.string_at(page, 1)
+    take_page(page, True)
 
 
 class Losing(Callback):
@@ -43,6 +39,7 @@ optimizer = nn.Momentum(net.trainable_params(), 0.01, 0.9)
 model = Model(net, nn.MSELoss(), optimizer)
 model.train(4, data, [Losing()], dataset_sink_mode=False)
 """
+)
 
 
 @pytest.mark.parametrize("which", ["last", "next"])

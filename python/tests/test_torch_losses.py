@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from lost_pages import TAKE_PAGE
 from torch_job import needs_torch
 from torch_small import small
 
 pytestmark = needs_torch
 
 # lose(what, when): takes a page away, once, if that is what config asks for.
-LOSES = """
-import ctypes
-libc = ctypes.CDLL(None, use_errno=True)
-libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
-empty = os.memfd_create("empty")
+LOSES = (
+    TAKE_PAGE
+    + """
 first, last = torch.nn.Linear(64, 128), torch.nn.Linear(128, 64)
 net = torch.nn.Sequential(first, torch.nn.BatchNorm1d(128), last)
 model = DDP(net)
@@ -41,9 +39,7 @@ def lose(when):
     except FileExistsError:
         return
     at = -(-address(config["what"]) // 4096) * 4096
-    assert libc.mmap(at, 4096, 3, 0x11, empty, 0) == at
-    if config["touches"]:
-        ctypes.string_at(at, 1)
+    take_page(at, config["touches"])
 for x in state.steps(data * 10):
     lose("before")
     optimizer.zero_grad()
@@ -55,6 +51,7 @@ for x in state.steps(data * 10):
     lose("after")
 leave(state.n)
 """
+)
 REPAIRED = "memory errors have taken 1 page that it trains with"
 
 

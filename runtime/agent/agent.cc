@@ -42,8 +42,6 @@ using namespace std::chrono_literals;
 constexpr Duration kGrace = 5s;
 // Between heartbeats, unless the scheduler is at a loopback address.
 constexpr Duration kBeat = 100ms;
-// In the log folder: one line for each recovery.
-constexpr const char* kReports = "recoveries.jsonl";
 
 // Carries out what the agent machine decides, and tells it what happens.
 class Agent {
@@ -126,7 +124,7 @@ std::int32_t shell_code(const wire::Ending& ending) {
 
 // Counts the scheduler's reports, which are complete once the scheduler has ended.
 std::size_t recoveries_of(const Launch& launch) {
-  const std::string reports = read_reports(launch.job_directory);
+  const std::string reports = read_left(launch.job_directory, kReports);
   return static_cast<std::size_t>(std::count(reports.begin(), reports.end(), '\n'));
 }
 
@@ -340,16 +338,24 @@ std::string without(const std::system_error& error) {
   return os::no_task("can not run this job", error.code().value()).what;
 }
 
-// Copies the recovery reports to the log folder, where they outlive the job's folder.
+void forget_reports(const Launch& launch) {
+  for (const char* name : {kReports, kLastStatus}) {
+    ::unlink(cat(launch.log_directory, '/', name).c_str());
+  }
+}
+
+// Copies what the scheduler has left to the log folder, where it outlives the job's folder.
 void keep_reports(const Launch& launch, Terminal& terminal) {
-  const std::string kept = cat(launch.log_directory, '/', kReports);
-  // An agent that stood by may share the log folder with the agent whose scheduler served, so it
-  // keeps the reports that are there.
-  if (launch.runs_scheduler) ::unlink(kept.c_str());
-  const std::string reports = read_reports(launch.job_directory);
-  if (reports.empty()) return;
-  if (const auto written = os::write_file_atomically(kept, reports, 0644); !written) {
-    terminal.say(written.error().what);
+  for (const char* name : {kReports, kLastStatus}) {
+    const std::string kept = cat(launch.log_directory, '/', name);
+    // An agent that stood by may share the log folder with the agent whose scheduler served, so it
+    // keeps what is there.
+    if (launch.runs_scheduler) ::unlink(kept.c_str());
+    const std::string left = read_left(launch.job_directory, name);
+    if (left.empty()) continue;
+    if (const auto written = os::write_file_atomically(kept, left, 0644); !written) {
+      terminal.say(written.error().what);
+    }
   }
 }
 
@@ -393,6 +399,8 @@ int run_job(const AgentOptions& options, Launch& launch, std::function<void()> o
     return kExitUsage;
   }
   for (const auto& remark : launch.remarks) options.terminal->say(remark);
+  // A former job's would be taken for this one's.
+  if (launch.runs_scheduler && !options.continues) forget_reports(launch);
   int code = 1;
   try {
     code = Agent(options, launch, std::move(on_started)).run();

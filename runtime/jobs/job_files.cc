@@ -36,7 +36,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSchedulerFile = "scheduler.json";
 constexpr const char* kAgentPrefix = "agent-";
-constexpr const char* kReports = "recoveries.jsonl";
 
 std::string own_agent_file() {
   return cat(kAgentPrefix, ::getpid(), ".json");
@@ -321,10 +320,10 @@ Result<bool> remove_if_still_dead(const FoundJob& job) {
   return remove_whole(*folder, job.directory);
 }
 
-std::string read_reports(const std::string& directory) {
+std::string read_left(const std::string& directory, const char* name) {
   const auto folder = os::open_runtime_directory(directory);
-  const auto reports = folder && *folder ? folder->read(kReports) : std::string();
-  return reports ? *reports : "";
+  const auto text = folder && *folder ? folder->read(name) : std::string();
+  return text ? *text : "";
 }
 
 FoundJobs jobs_on_this_host() {

@@ -58,8 +58,12 @@ struct FoundJob;
 // to need it since. Returns whether it was removed.
 Result<bool> remove_if_still_dead(const FoundJob& job);
 
-// The scheduler's reports of the job's recoveries, one on a line. Empty if there are none.
-std::string read_reports(const std::string& directory);
+// What a scheduler leaves for people, and the agent copies to the log folder: its reports of the
+// job's recoveries, one on a line; and the job's last status (docs/formats/runtime-folder.md).
+inline constexpr const char* kReports = "recoveries.jsonl";
+inline constexpr const char* kLastStatus = "last_status.json";
+// Such a file of the job's folder. Empty: there is none.
+std::string read_left(const std::string& directory, const char* name);
 
 // A job's runtime folder as it is found.
 struct FoundJob {

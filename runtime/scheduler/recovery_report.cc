@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
@@ -33,6 +34,54 @@ std::string phase(const char* name, const RecoveryReport& report,
   return text;
 }
 
+// Long lists help nobody.
+constexpr std::size_t kMostListed = 64;
+
+// Of the wall clock, in UTC, as ISO 8601 has it.
+std::string in_words(std::int64_t unix_ms) {
+  const auto seconds = static_cast<std::time_t>(unix_ms / 1000);
+  std::tm utc{};
+  ::gmtime_r(&seconds, &utc);
+  char text[40];
+  const std::size_t length = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &utc);
+  std::snprintf(text + length, sizeof text - length, ".%03dZ", static_cast<int>(unix_ms % 1000));
+  return text;
+}
+
+nlohmann::ordered_json rank_or_null(Rank rank) {
+  return rank == kNoRank ? nlohmann::ordered_json() : nlohmann::ordered_json(rank);
+}
+
+nlohmann::ordered_json in_json(const RecoveryReport& report, const Successor& successor) {
+  return {{"rank", successor.rank},
+          {"pid", successor.pid},
+          {"host", successor.host},
+          {"after_ms", since(report, successor.at)}};
+}
+
+nlohmann::ordered_json in_json(const RecoveryReport&, const controller::Rebuilt& rebuilt) {
+  return {{"rank", rebuilt.rank},
+          {"act", wire::name(rebuilt.act)},
+          {"source", rank_or_null(rebuilt.source)},
+          {"private_source", rank_or_null(rebuilt.private_source)},
+          {"bytes", rebuilt.bytes},
+          {"of_pages", rebuilt.is_of_pages}};
+}
+
+template <class Entry>
+nlohmann::ordered_json first_of(const RecoveryReport& report, const std::vector<Entry>& list) {
+  auto json = nlohmann::ordered_json::array();
+  for (const auto& entry : list) {
+    if (json.size() < kMostListed) json.push_back(in_json(report, entry));
+  }
+  return json;
+}
+
+template <class Entry>
+std::size_t left_out(const std::vector<Entry>& list) {
+  return list.size() - std::min(list.size(), kMostListed);
+}
+
 }  // namespace
 
 std::string to_json(const RecoveryReport& report) {
@@ -49,7 +98,12 @@ std::string to_json(const RecoveryReport& report) {
       {"plan_ms", since(report, report.plan)},
       {"repair_ms", since(report, report.repair)},
       {"resume_ms", since(report, report.resume)},
-      {"first_step_ms", since(report, report.first_step)}};
+      {"first_step_ms", since(report, report.first_step)},
+      {"at", in_words(report.unix_ms)},
+      {"seen_by", wording::seen_by(report.cause)},
+      {"successors", first_of(report, report.successors)},
+      {"rebuilt", first_of(report, report.rebuilt)},
+      {"left_out", left_out(report.successors) + left_out(report.rebuilt)}};
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -113,7 +167,16 @@ std::optional<RecoveryReport> RecoveryLog::note(Instant now, const controller::N
       current_->steps_lost += note.steps_lost;
       break;
     case Kind::kRepaired:
-      if (current_) current_->repair = now;
+      if (!current_) break;
+      current_->repair = now;
+      current_->rebuilt = note.rebuilt;
+      // Those that copied first: of a long list the beginning is told.
+      std::stable_sort(current_->rebuilt.begin(), current_->rebuilt.end(),
+                       [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+      break;
+    case Kind::kTookOver:
+      if (!current_) break;
+      current_->successors.push_back({note.rank, note.reason.pid, note.reason.host, now});
       break;
     case Kind::kHow:
       if (current_) complete(*current_, note);

@@ -12,6 +12,14 @@
 
 namespace holdfast::runtime {
 
+// A process that took the place of a lost one.
+struct Successor {
+  Rank rank = kNoRank;
+  std::int64_t pid = 0;
+  std::string host;
+  Instant at{};
+};
+
 // One recovery. Instants are CLOCK_MONOTONIC; those that were not reached are missing.
 struct RecoveryReport {
   std::uint64_t number = 0;   // Counts the recoveries of the job, from 1.
@@ -28,11 +36,18 @@ struct RecoveryReport {
   std::optional<Instant> repair;      // All hold that version.
   std::optional<Instant> resume;      // The ranks were told to go on.
   std::optional<Instant> first_step;  // Every rank has made a new step.
+  std::vector<Successor> successors;
+  std::vector<controller::Rebuilt> rebuilt;  // What the ranks did that had not kept the version.
+  std::int64_t unix_ms = 0;                  // `detected`, by the wall clock.
 };
 
 // One line of JSON, as in recoveries.jsonl: {"recovery":1,"generation":2,"cause":…,"ranks":[1],
 // "version":120,"steps_lost":0,"detected_ns":…,"stop_ms":0.1,"plan_ms":…,"repair_ms":…,
-// "resume_ms":…,"first_step_ms":…}. Every …_ms counts from detected_ns; null: not reached.
+// "resume_ms":…,"first_step_ms":…,"at":"2026-11-29T13:45:12.345Z","seen_by":…,"successors":
+// [{"rank":1,"pid":7,"host":"a","after_ms":3.1}],"rebuilt":[{"rank":1,"act":"receive","source":0,
+// "private_source":null,"bytes":4096,"of_pages":true}],"left_out":0}. Every …_ms counts from
+// detected_ns; null: not reached. The two lists have at most 64 entries each; left_out: how many
+// more there are.
 std::string to_json(const RecoveryReport& report);
 
 // One line for people.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include "base/text.h"
@@ -23,7 +24,7 @@ constexpr Duration kHowPatience = std::chrono::milliseconds(500);  // From a dea
 }  // namespace
 
 void ReportPublisher::load() {
-  const std::string text = read_reports(directory_);
+  const std::string text = read_left(directory_, kReports);
   for (std::size_t start = 0; start < text.size();) {
     const std::size_t end = std::min(text.find('\n', start), text.size());
     newest_.push_back(text.substr(start, end - start));
@@ -33,6 +34,7 @@ void ReportPublisher::load() {
 
 void ReportPublisher::remove() {
   ::unlink(path_.c_str());
+  ::unlink(cat(directory_, '/', kLastStatus).c_str());
 }
 
 void ReportPublisher::note(const controller::Note& note) {
@@ -46,10 +48,15 @@ void ReportPublisher::finish() {
   publish();
 }
 
+void ReportPublisher::keep(const std::string& status) const {
+  const auto kept = os::write_file_atomically(directory_ + "/" + kLastStatus, status + "\n");
+  if (!kept) say(kept.error().what);
+}
+
 void ReportPublisher::take(std::optional<RecoveryReport> report) {
   if (!report) return;
   publish();
-  if (!lacks_how(*report)) return publish(*report);
+  if (!lacks_how(*report)) return publish(*std::move(report));
   held_ = std::move(report);
   loop_.after(kHowPatience, [this, number = held_->number] {
     if (held_ && held_->number == number) publish();
@@ -57,10 +64,13 @@ void ReportPublisher::take(std::optional<RecoveryReport> report) {
 }
 
 void ReportPublisher::publish() {
-  if (const auto report = std::exchange(held_, std::nullopt)) publish(*report);
+  if (auto report = std::exchange(held_, std::nullopt)) publish(*std::move(report));
 }
 
-void ReportPublisher::publish(const RecoveryReport& report) {
+void ReportPublisher::publish(RecoveryReport report) {
+  const auto now = std::chrono::system_clock::now() - (io::Loop::now() - report.detected);
+  report.unix_ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count();
   say(in_words(report));
   newest_.push_back(to_json(report));
   while (newest_.size() > kReportsShown) newest_.pop_front();

@@ -23,14 +23,17 @@ class ReportPublisher {
   void remove();  // Removes the file: it is of a dead job of the same name.
 
   void note(const controller::Note& note);
-  void finish();   // The job has ended: publishes what is known of the last recovery.
+  // The job has ended: publishes what is known of the last recovery.
+  void finish();
+  // Writes the job's last status into its last_status.json.
+  void keep(const std::string& status) const;
   void publish();  // Publishes the report that is held, if there is one.
   // Lines of recoveries.jsonl, the newest last.
   [[nodiscard]] const std::deque<std::string>& newest() const { return newest_; }
 
  private:
   void take(std::optional<RecoveryReport> report);
-  void publish(const RecoveryReport& report);
+  void publish(RecoveryReport report);
 
   io::Loop& loop_;
   const std::string directory_;

@@ -46,6 +46,7 @@ controller::Options machine_options(const Opened& opened) {
           .replacement_timeout = settings.replacement_timeout,
           .host_silence = settings.host_timeout,
           .hang_timeout = settings.hang_timeout,
+          .takes_drills = settings.allow_inject,
           .by_agent = settings.attempt != 0,
           .own_host = os::host_name(),
           .boot = os::boot_name(),
@@ -135,13 +136,17 @@ void Server::accept(std::shared_ptr<io::Connection> connection, wire::PeerKind k
 
 void Server::received(Link link, wire::Message message) {
   if (std::holds_alternative<wire::StatusQuery>(message)) {
-    statuses_[link] = {to_store_, status_json(machine_, settings_.worker_num, under_tls_,
-                                              taken_.newest(), reports_.newest())};
+    statuses_[link] = {to_store_, status()};
     return tell_statuses();
   }
   if (const auto* who = std::get_if<wire::Register>(&message)) remember_local(link, *who);
   if (const auto* get = std::get_if<wire::Get>(&message)) answers_.withdraw(link, get->id);
   step(controller::Received{link, std::move(message)});
+}
+
+std::string Server::status() const {
+  return status_json(machine_, settings_.worker_num, under_tls_, taken_.newest(),
+                     reports_.newest());
 }
 
 // Sends the statuses that tell only of durable stores: a crash must not undo what was told (P1).
@@ -248,6 +253,7 @@ void Server::carry_out(const controller::End& action) {
   const std::string reason = wording::in_words(action.reason);
   say(cat("the job has ", action.success ? "ended" : "failed", ": ", reason));
   opened_.trace.event("end", {{"success", action.success}, {"reason", reason}});
+  reports_.keep(status());
   ended_ = true;
 }
 
@@ -336,6 +342,8 @@ void Server::note_in_trace(const Note& note) {
       return event("held_up");
     case Note::Kind::kRemark:
       return event("remark");
+    case Note::Kind::kTookOver:
+      return;  // That process traces its start itself.
     case Note::Kind::kTaken:
       return;  // Not traced: a process may ask again and again.
   }

@@ -47,6 +47,7 @@ class Server {
 
  private:
   io::Listening listening(io::Membership membership);
+  [[nodiscard]] std::string status() const;
   void tell_statuses();
   void accept(std::shared_ptr<io::Connection> connection, wire::PeerKind kind);
   void refused(const std::string& peer, const std::string& why);

@@ -56,6 +56,11 @@ nlohmann::ordered_json age_of_step(const controller::Member& member) {
   return std::chrono::duration<double>(io::Loop::now() - member.stepped).count();
 }
 
+// In milliseconds; null: the rank has not told yet.
+nlohmann::ordered_json time_of(const controller::Member& member, std::uint32_t us) {
+  return member.own_us == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(us / 1000.0);
+}
+
 nlohmann::ordered_json describe(const controller::Member& member, Rank rank, Stage stage) {
   return {{"rank", rank == kNoRank ? nullptr : nlohmann::ordered_json(rank)},
           {"node_id", member.seat.node_id},
@@ -64,6 +69,8 @@ nlohmann::ordered_json describe(const controller::Member& member, Rank rank, Sta
           {"state", state_of(member, stage)},
           {"version", member.version},
           {"step_age_s", age_of_step(member)},
+          {"own_step_ms", time_of(member, member.own_us)},
+          {"between_ms", time_of(member, member.between_us)},
           {"loss", std::isfinite(member.loss) ? nlohmann::ordered_json(member.loss) : nullptr}};
 }
 
@@ -120,7 +127,8 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
   auto remarks = nlohmann::ordered_json::array();
   for (const auto& remark : machine.remarks()) {
     // The recovery's report says the same.
-    if (remark.kind != wire::Reason::Kind::kPagesLost) remarks.push_back(wording::in_words(remark));
+    const bool is_cause = remark.kind == wire::Reason::Kind::kPagesLost && remark.detail.empty();
+    if (!is_cause) remarks.push_back(wording::in_words(remark));
   }
   auto recoveries = nlohmann::ordered_json::array();
   for (const auto& report : reports) {

@@ -37,7 +37,7 @@
 #include "base/text.h"
 #include "config/settings.h"
 #include "os/files.h"
-#include "os/testing.h"
+#include "os/lost_pages.h"
 #include "runtime/scheduler/scheduler.h"
 #include "runtime/worker/arena_store.h"
 #include "runtime/worker/session.h"

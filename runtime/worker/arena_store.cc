@@ -121,12 +121,14 @@ class ArenaStore final : public StateStore {
   void begin(const arena::Position& position) override {
     if (arena_.fresh()) arena_.begin_version0(position);
   }
-  [[nodiscard]] Status receive(const wire::Order& order, Version version) override {
+  [[nodiscard]] Result<Received> receive(const wire::Order& order, Version version) override {
     if (const auto lost = damage(); can_repair(lost, order, version)) {
-      return arena::Arrival(arena_, version, 0)
-          .repair(path_of(identity_, order.source.holder), lost);
+      arena::Arrival arrival(arena_, version, 0);
+      const Status repaired = arrival.repair(path_of(identity_, order.source.holder), lost);
+      if (!repaired) return repaired.error();
+      return Received{.bytes = arrival.bytes(), .is_of_pages = true};
     }
-    const Status received = receive_all(order, version);
+    auto received = receive_all(order, version);
     has_remains_ = !received && arena_.fresh();
     is_copy_ = !arena_.layout().parameters.empty() || privacy_.shared_bytes(version) > 0;
     return received;
@@ -232,6 +234,18 @@ class ArenaStore final : public StateStore {
     return &held_.emplace(ward, *std::move(made)).first->second;
   }
 
+  [[nodiscard]] std::vector<std::span<std::byte>> replaceable() override {
+    std::vector<std::span<std::byte>> all{std::as_writable_bytes(arena_.gradients())};
+    if (arena_.fresh()) return all;
+    all.push_back(std::as_writable_bytes(arena_.parameters()));
+    for (std::size_t k = 0; k < arena::moment_count(arena_.layout().optimizer); ++k) {
+      all.push_back(std::as_writable_bytes(arena_.moments(k)));
+    }
+    const Version version = arena_.version();
+    all.push_back(arena_.private_bytes(version).first(privacy_.shared_bytes(version)));
+    return all;
+  }
+
   [[nodiscard]] collective::Registered gradients() override {
     collective::Registered registered{
         .files = {},
@@ -268,7 +282,7 @@ class ArenaStore final : public StateStore {
     return lost.any() && !lost.is_private && arena_.version() == version && !order.moved &&
            order.source.endpoint.empty() && order.private_source.holder == kNoRank;
   }
-  [[nodiscard]] Status receive_all(const wire::Order& order, Version version) {
+  [[nodiscard]] Result<Received> receive_all(const wire::Order& order, Version version) {
     const Rank me = identity_.rank;
     const wire::Location& source = order.source;
     const wire::Location& held = order.private_source;
@@ -283,15 +297,16 @@ class ArenaStore final : public StateStore {
             ? arrival.copy(From::kRank, rehearsal != nullptr ? rehearsal->state()
                                                              : path_of(identity_, source.holder))
             : fetch(source, source.holder, version, state);
-    if (!came) return came;
+    if (!came) return came.error();
     if (has_held) {
       Sink rest(arrival, From::kHolder, cat("what rank ", held.holder, " holds for rank ", me));
       came = held.endpoint.empty()
                  ? arrival.copy(From::kHolder, path_of_held(identity_, me, held.holder))
                  : fetch(held, me, version, rest);
-      if (!came) return came;
+      if (!came) return came.error();
     }
-    return arrival.end();
+    if (const auto ended = arrival.end(); !ended) return ended.error();
+    return Received{.bytes = arrival.bytes()};
   }
 
   // Receives one file from another host. The arrival checks the file's head before its digest is

@@ -42,8 +42,13 @@ constexpr std::size_t kMostNamed = 8;       // Peers that an error names.
 
 class StreamLink final : public Link {
  public:
-  explicit StreamLink(io::PeerStream stream)
-      : stream_(std::move(stream)), duplex_(!stream_.stream().is_under_tls()) {}
+  using Damaged = std::function<void(Rank, const std::string&)>;
+
+  StreamLink(io::PeerStream stream, Rank peer, Damaged told)
+      : stream_(std::move(stream)),
+        duplex_(!stream_.stream().is_under_tls()),
+        peer_(peer),
+        told_(std::move(told)) {}
 
   Moved read(std::span<std::byte> into) override {
     return moved(stream_.stream().read({reinterpret_cast<char*>(into.data()), into.size()}));
@@ -56,6 +61,10 @@ class StreamLink final : public Link {
   [[nodiscard]] int descriptor() const override { return stream_.descriptor(); }
   // Cuts only the socket: OpenSSL's part belongs to the thread that moves bytes.
   void cut() override { stream_.cut(); }
+  void damaged() override {
+    if (told_) told_(peer_, stream_.peer());
+    cut();
+  }
 
  private:
   using Outcome = io::Stream::Outcome;
@@ -77,6 +86,8 @@ class StreamLink final : public Link {
 
   io::PeerStream stream_;
   const bool duplex_;
+  const Rank peer_;
+  const Damaged told_;
 };
 
 // The peer has gone, or has closed its end, while the stream waited here.
@@ -509,7 +520,8 @@ Result<std::vector<std::unique_ptr<Link>>> DataLinks::make(const std::string& gr
   lock.unlock();
   std::vector<std::unique_ptr<Link>> links;
   for (auto& slot : request->slots) {
-    links.push_back(std::make_unique<StreamLink>(*std::exchange(slot.stream, std::nullopt)));
+    links.push_back(std::make_unique<StreamLink>(*std::exchange(slot.stream, std::nullopt),
+                                                 slot.wanted.peer, impl_->options.damaged));
   }
   return links;
 }

@@ -39,6 +39,9 @@ class DataLinks final : public collective::Links {
     // Logs what no call can report (refused streams), in the thread of this object. Null: to
     // stderr.
     std::function<void(const std::string&)> say = nullptr;
+    // Told that bytes of a link to this rank, at this address, were damaged on the way, before it
+    // is cut. Any thread. Null: nobody.
+    std::function<void(Rank, const std::string&)> damaged = nullptr;
     io::Door door = {};
     // How long a peer may take to answer when asked for a state, and how long its bytes may pause.
     Duration patience = std::chrono::seconds(15);

@@ -98,6 +98,8 @@ class DataLinksTest : public testing::TestWithParam<bool> {
                   .job = "job", .token = token, .kind = wire::PeerKind::kPeer, .tls = tls_};
             },
             .say = [this](const std::string& text) { log_.add(text); },
+            .damaged = [this](Rank peer,
+                              const std::string& at) { log_.add(cat("rank ", peer, " at ", at)); },
             .patience = 30s};
   }
 
@@ -148,6 +150,15 @@ class DataLinksTest : public testing::TestWithParam<bool> {
 
 INSTANTIATE_TEST_SUITE_P(Both, DataLinksTest, testing::Bool(),
                          [](const auto& one) { return one.param ? "UnderTls" : "InTheClear"; });
+
+TEST_P(DataLinksTest, WhoeverSentWhatWasDamagedIsNamed) {
+  start(2);
+  const auto [left, right] = pair();
+  left->damaged();
+  EXPECT_TRUE(log_.comes("rank 1 at 127.0.0.1:"));
+  std::byte one{};
+  EXPECT_EQ(left->read(std::span(&one, 1)).state, Link::State::kOver);
+}
 
 TEST_P(DataLinksTest, LinksCarryManyBytesBothWays) {
   start(2);

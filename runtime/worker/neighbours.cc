@@ -13,9 +13,15 @@ std::string Neighbours::listen(const std::string& address) {
   const std::lock_guard lock(mutex_);
   if (links_) return links_->endpoint();
   if (address.empty() || os::is_loopback(address)) return {};
-  auto started = DataLinks::start({.address = address, .membership = [settings = settings_] {
-                                     return membership_of(settings, wire::PeerKind::kPeer);
-                                   }});
+  auto started = DataLinks::start(
+      {.address = address,
+       .membership = [settings =
+                          settings_] { return membership_of(settings, wire::PeerKind::kPeer); },
+       .damaged =
+           [told = damaged_](Rank peer, const std::string& at) {
+             const std::lock_guard told_lock(told->mutex);
+             if (told->call) told->call(peer, at);
+           }});
   if (!started) {
     std::fprintf(stderr, "holdfast: workers of other hosts can not reach this one: %s\n",
                  started.error().what.c_str());

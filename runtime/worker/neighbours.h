@@ -27,7 +27,18 @@ namespace holdfast::runtime {
 class Neighbours {
  public:
   // Requires: `settings` outlive this.
-  explicit Neighbours(const config::Settings& settings) : settings_(settings) {}
+  // `damaged`: see DataLinks::Options. Not called any more once this is gone, though links live on.
+  explicit Neighbours(const config::Settings& settings,
+                      std::function<void(Rank, const std::string&)> damaged = nullptr)
+      : settings_(settings), damaged_(std::make_shared<Told>()) {
+    damaged_->call = std::move(damaged);
+  }
+  ~Neighbours() {
+    const std::lock_guard lock(damaged_->mutex);
+    damaged_->call = nullptr;
+  }
+  Neighbours(const Neighbours&) = delete;
+  Neighbours& operator=(const Neighbours&) = delete;
 
   // Listens at the address from which this process reaches its scheduler, because other hosts reach
   // this one there, too. Returns the endpoint; "": nobody can reach this process. Later calls
@@ -52,6 +63,11 @@ class Neighbours {
 
  private:
   const config::Settings& settings_;
+  struct Told {
+    std::mutex mutex;
+    std::function<void(Rank, const std::string&)> call;
+  };
+  const std::shared_ptr<Told> damaged_;
   mutable std::mutex mutex_;          // Guards what follows.
   std::shared_ptr<DataLinks> links_;  // Null: nothing listens.
   StateServer::StateOf state_of_;

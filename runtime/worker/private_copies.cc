@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/digest.h"
 #include "base/text.h"
 #include "core/planner/holders.h"
 
@@ -31,6 +32,13 @@ struct Answer {
   std::uint64_t has_it = 0;
 };
 
+// What comes first on a link, in either direction.
+Frame frame_of(Rank speaker, std::size_t bytes) {
+  return {.type = collective::FrameType::kGreeting,
+          .number = static_cast<std::uint64_t>(speaker),
+          .bytes = bytes};
+}
+
 // Two channels, because two ranks may be each other's holders.
 std::uint32_t channel_of(Rank ward, Rank holder) {
   return ward < holder ? 0 : 1;
@@ -41,11 +49,17 @@ std::span<std::byte> bytes_of(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
-Frame frame_of(Rank ward, Version version) {
+Frame frame_of_table(Rank ward, Version version) {
   return {.type = collective::FrameType::kPrivate,
           .sequence = version,
           .number = static_cast<std::uint64_t>(ward),
           .bytes = sizeof(arena::Parts)};
+}
+
+std::uint64_t seal_of(const std::vector<std::span<std::byte>>& parts) {
+  std::uint64_t seal = parts.size();
+  for (const auto& part : parts) seal = digest(part, seal);
+  return seal;
 }
 
 // Call it before the bytes of version v are written: the version that they overwrite no longer
@@ -76,6 +90,11 @@ struct PrivateCopies::Stream {
   Flow flow;
   std::vector<std::span<std::byte>> rest;  // In reverse order.
 
+  // The parts and their seal are to follow.
+  void follow(const std::vector<std::span<std::byte>>& parts, std::uint64_t& seal) {
+    rest.assign(1, bytes_of(seal));
+    rest.insert(rest.end(), parts.rbegin(), parts.rend());
+  }
   // Begins what follows, if nothing moves. False: all has moved.
   bool go_on() {
     while (!flow.is_busy() && !rest.empty()) {
@@ -93,6 +112,8 @@ struct PrivateCopies::Ward {
   Answer answer;
   arena::Parts table;  // Which bytes of a version follow.
   bool awaits_table = false;
+  std::vector<std::span<std::byte>> places;  // Where they come to,
+  std::uint64_t seal = 0;                    // and what their digest has to be.
   arena::Arena* held = nullptr;
 };
 
@@ -132,6 +153,7 @@ Status PrivateCopies::link(Rank holder, const std::vector<Rank>& wards) {
   if (!made) return made.error();
   links_ = *std::move(made);
   std::size_t next = 0;
+  holder_ = holder;
   if (holder != kNoRank) {
     Link* link = links_[next++].get();
     to_holder_ = std::make_unique<Stream>(Stream{Flow(link, Flow::Direction::kWrite), {}});
@@ -153,8 +175,10 @@ Status PrivateCopies::link(Rank holder, const std::vector<Rank>& wards) {
 
 Status PrivateCopies::greet(Version version) {
   Greeting mine{store_.own_bytes(), version};
-  if (to_holder_) to_holder_->flow.begin(bytes_of(mine));
-  for (const auto& ward : wards_) ward->in.flow.begin(bytes_of(ward->greeting));
+  if (to_holder_) to_holder_->flow.begin(frame_of(options_.rank, sizeof mine), bytes_of(mine));
+  for (const auto& ward : wards_) {
+    ward->in.flow.begin(frame_of(ward->rank, sizeof(Greeting)), bytes_of(ward->greeting));
+  }
   return drive();
 }
 
@@ -171,10 +195,12 @@ Status PrivateCopies::answer(Version version, bool& holder_has_it) {
     ward->held = *held;
     ward->held->settle(version);
     ward->answer.has_it = ward->held->has(version) ? 1 : 0;
-    ward->out.flow.begin(bytes_of(ward->answer));
+    ward->out.flow.begin(frame_of(options_.rank, sizeof(Answer)), bytes_of(ward->answer));
   }
   Answer of_holder{1};
-  if (from_holder_) from_holder_->flow.begin(bytes_of(of_holder));
+  if (from_holder_) {
+    from_holder_->flow.begin(frame_of(holder_, sizeof of_holder), bytes_of(of_holder));
+  }
   auto told = drive();
   holder_has_it = of_holder.has_it != 0;
   return told;
@@ -192,13 +218,19 @@ Status PrivateCopies::give_and_take(Version version, bool gives, bool takes_all)
   for (const auto& ward : wards_) {
     if (!takes_all && ward->answer.has_it != 0) continue;
     expect(*ward->held, version);
-    ward->in.flow.begin(frame_of(ward->rank, version), bytes_of(ward->table));
+    ward->in.flow.begin(frame_of_table(ward->rank, version), bytes_of(ward->table));
     ward->awaits_table = true;
     version_ = version;
     awaited.push_back(ward.get());
   }
   if (auto moved = drive(); !moved) return moved;
-  for (Ward* ward : awaited) take(*ward->held, version, ward->table);
+  for (Ward* ward : awaited) {
+    if (ward->seal != seal_of(ward->places)) {
+      ward->in.flow.refuse();
+      return end("what has come is not what a rank has sent");
+    }
+    take(*ward->held, version, ward->table);
+  }
   return {};
 }
 
@@ -210,9 +242,11 @@ void PrivateCopies::give(Version version, arena::Parts& table) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     table.ranges[i] = {parts[i].offset, parts[i].bytes.size()};
   }
-  std::reverse(parts.begin(), parts.end());
-  for (const auto& part : parts) to_holder_->rest.push_back(part.bytes);
-  to_holder_->flow.begin(frame_of(options_.rank, version), bytes_of(table));
+  std::vector<std::span<std::byte>> places;
+  for (const auto& part : parts) places.push_back(part.bytes);
+  seal_ = seal_of(places);
+  to_holder_->follow(places, seal_);
+  to_holder_->flow.begin(frame_of_table(options_.rank, version), bytes_of(table));
 }
 
 // The ward's table has come: assigns memory to the bytes that follow. False: they would not fit.
@@ -220,10 +254,11 @@ bool PrivateCopies::take_table(Ward& ward) {
   ward.awaits_table = false;
   const auto place = ward.held->private_bytes(version_);
   if (!ward.table.fit(place.size())) return false;
-  for (std::size_t i = ward.table.count; i > 0; --i) {
-    const auto& [offset, bytes] = ward.table.ranges[i - 1];
-    ward.in.rest.push_back(place.subspan(offset, bytes));
+  ward.places.clear();
+  for (const auto& [offset, bytes] : ward.table.all()) {
+    ward.places.push_back(place.subspan(offset, bytes));
   }
+  ward.in.follow(ward.places, ward.seal);
   return true;
 }
 

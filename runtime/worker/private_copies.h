@@ -68,7 +68,9 @@ class PrivateCopies {
   Options options_;
   StateStore& store_;
   std::vector<std::unique_ptr<collective::Link>> links_;
+  Rank holder_ = kNoRank;
   std::unique_ptr<Stream> to_holder_, from_holder_;  // Null: there is none.
+  std::uint64_t seal_ = 0;                           // Of what is sent to the holder.
   std::vector<std::unique_ptr<Ward>> wards_;
   std::vector<Stream*> streams_;
   std::vector<collective::Flow*> flows_;  // The flows of streams_.

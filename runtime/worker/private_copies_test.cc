@@ -76,7 +76,7 @@ class TestStore final : public StateStore {
   [[nodiscard]] Status show(const std::string&) override { return {}; }
   void forget_held() override { held_.clear(); }
   void begin(const arena::Position&) override {}
-  Status receive(const wire::Order&, Version) override { return {}; }
+  Result<Received> receive(const wire::Order&, Version) override { return Received{}; }
   void stage(Version, const arena::StagedStep&) override {}
   void unstage() override {}
   void update(std::size_t) override {}
@@ -178,6 +178,28 @@ TEST_F(PrivateCopiesTest, EachHolderHasTheVersionAtOnceAndEachStepAfterIt) {
     });
     expect_whole(8, 9);
   }
+}
+
+// Links that falsify bytes: an exchange fails, or the holder has what the ward has.
+TEST_F(PrivateCopiesTest, WhatWasDamagedOnTheWayIsNotTaken) {
+  std::atomic<int> failed = 0;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    stores_.clear();
+    use({0, 1}, 100'000);
+    job_->meeting().liars = seed;
+    run([&](Rank rank, PrivateCopies& copies) {
+      for (Version n = 5; n < 30; ++n) {
+        store(rank).set(n - 1, n);
+        if (!copies.exchange(n)) return void(++failed);
+        auto& held = store(rank).held(1 - rank);
+        EXPECT_TRUE(std::ranges::all_of(
+            held.private_bytes(n), [&](std::byte b) { return b == TestStore::mark(1 - rank, n); }))
+            << "seed " << seed;
+        held.settle(n);
+      }
+    });
+  }
+  EXPECT_GT(failed, 20);
 }
 
 TEST_F(PrivateCopiesTest, WhatAHolderHasAlreadyIsNotSentAgain) {

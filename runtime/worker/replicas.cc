@@ -6,6 +6,7 @@
 
 #include "base/digest.h"
 #include "base/text.h"
+#include "runtime/worker/drills.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -48,6 +49,7 @@ void Replicas::hold(Table table) {
   }
   names_ = all.empty() ? 0 : digest(std::as_bytes(std::span(all))) | 1;
   digests_.assign(table_.names.size(), 0);
+  worker_.drills().may_flip(table_.names, table_.bytes_of);
 }
 
 bool Replicas::is_due(bool at_end) const {

@@ -252,8 +252,9 @@ Status Session::end() {
                  "this rank ends, and was asked for the version 0 with which all begin"};
   }
   if (std::exchange(p.ended, true)) return {};
-  const Holding held = p.store->look_for_losses(true).pages > 0 ? Holding{} : p.store->holding();
-  if (held.version == kNoVersion || held.has_lost_shared || held.has_lost_private) {
+  const bool has_just_lost = p.store->look_for_losses(true).pages > 0;
+  const Holding held = p.store->holding();
+  if (has_just_lost || held.has_lost_shared || held.has_lost_private) {
     return p.worker.fail(
         "memory errors have taken pages of the state since the last step: what "
         "was saved or evaluated since may be wrong. Start the job again");

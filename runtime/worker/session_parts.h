@@ -18,6 +18,8 @@
 #include "collective/regions.h"
 #include "collective/tape.h"
 #include "os/lifeline.h"
+#include "runtime/worker/drills.h"
+#include "runtime/worker/meter.h"
 #include "runtime/worker/private_copies.h"
 #include "runtime/worker/recorder.h"
 #include "runtime/worker/session.h"
@@ -38,7 +40,11 @@ struct Session::Parts {
   bool has_lost_pages();
   void do_work(const trainer::Repair& work);
   void do_work(const trainer::Unstage&) { store->unstage(); }
-  void now(Doing doing) const { board->doing.store(doing, std::memory_order_relaxed); }
+  void now(Doing doing) const {
+    board->doing.store(doing, std::memory_order_relaxed);
+    worker.meter().enter(doing);
+    worker.drills().begin(doing, *store);
+  }
   void enter(Generation entered);
   void do_work(const trainer::JoinGroup& work);
   void do_work(const trainer::LeaveGroup&);
@@ -65,6 +71,7 @@ struct Session::Parts {
   // An operation of the body of a step, in the caller's thread.
   template <class Body>
   collective::Outcome exchange(Body body) {
+    const collective::Waiting waiting;
     collective::Group& idle = idle_group();
     if (!tape) return note(body(idle));
     collective::RecordedGroup recorded(idle, kWholeWorld, *tape);

@@ -82,6 +82,7 @@ bool Session::Parts::needs_beginning(const trainer::Repair& work) const {
 void Session::Parts::do_work(const trainer::Repair& work) {
   now(Doing::kRecovering);
   Status repaired;
+  StateStore::Received received;
   if (work.order.moved) store->forget_held();
   switch (work.order.act) {
     case wire::Act::kKeep:
@@ -96,7 +97,11 @@ void Session::Parts::do_work(const trainer::Repair& work) {
       store->finish();
       break;
     case wire::Act::kReceive:
-      repaired = store->receive(work.order, work.version);
+      if (const auto came = store->receive(work.order, work.version)) {
+        received = *came;
+      } else {
+        repaired = came.error();
+      }
       break;
   }
   if (repaired && !worker.solo()) {
@@ -108,7 +113,8 @@ void Session::Parts::do_work(const trainer::Repair& work) {
                                     {"private_source", work.order.private_source.holder}});
   }
   const bool too_late = !repaired && worker.neighbours().is_repair_stopped();
-  worker.tell(trainer::Repaired{store->holding(), repaired ? "" : repaired.error().what, too_late});
+  worker.tell(trainer::Repaired{store->holding(), repaired ? "" : repaired.error().what, too_late,
+                                received.bytes, received.is_of_pages});
 }
 
 Group::Options Session::Parts::group_options(Generation formed) {

@@ -46,7 +46,11 @@ class StateStore {
   // private part comes along, unless Holding::private_is_own; then it comes from
   // `order.private_source`. If only pages of `version` were lost here, and the source
   // is on this host, they alone are copied. After an error nothing is held.
-  [[nodiscard]] virtual Status receive(const wire::Order& order, Version version) = 0;
+  struct Received {
+    std::uint64_t bytes = 0;   // That were copied.
+    bool is_of_pages = false;  // Only those of lost pages.
+  };
+  [[nodiscard]] virtual Result<Received> receive(const wire::Order& order, Version version) = 0;
   // Whether a receive() that failed has left something where version 0 would be filled. clear()
   // takes it away: all is zero, as in a new store.
   [[nodiscard]] virtual bool has_remains() const = 0;
@@ -80,6 +84,10 @@ class StateStore {
 
   // Drops all that is held for other ranks, because this rank has been on another host since.
   virtual void forget_held() = 0;
+
+  // Memory whose pages look_for_losses() has replaced if they are lost, and which another rank can
+  // give back: the gradients, and what all ranks hold alike of the committed version.
+  [[nodiscard]] virtual std::vector<std::span<std::byte>> replaceable() { return {}; }
 
   // The memory in which the gradients are summed in place.
   [[nodiscard]] virtual collective::Registered gradients() = 0;

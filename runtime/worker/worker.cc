@@ -249,6 +249,12 @@ const std::shared_ptr<Rehearsal>& Worker::shared_rehearsal() const {
   return control_->rehearsal;
 }
 
+Drills& Worker::drills() {
+  return control_->drills;
+}
+Meter& Worker::meter() {
+  return control_->meter;
+}
 Neighbours& Worker::neighbours() {
   return control_->neighbours;
 }

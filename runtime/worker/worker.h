@@ -28,6 +28,8 @@ struct Identity {
   std::string directory;
 };
 
+class Drills;
+class Meter;
 class Rehearsal;
 
 // One per process. Threads: everything is called by the training thread, unless said otherwise.
@@ -80,6 +82,9 @@ class Worker {
   [[nodiscard]] const std::shared_ptr<Rehearsal>& shared_rehearsal() const;
 
   [[nodiscard]] Neighbours& neighbours();  // Any thread.
+
+  [[nodiscard]] Drills& drills();
+  [[nodiscard]] Meter& meter();
 
   // Waits for `limit`. Errors: the job is over (why); the scheduler has been gone for longer than
   // HOLDFAST_SCHEDULER_TIMEOUT.

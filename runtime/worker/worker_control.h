@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdio>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -19,7 +20,9 @@
 #include "runtime/jobs/agent_watch.h"
 #include "runtime/jobs/scheduler_link.h"
 #include "runtime/worker/address_lookup.h"
+#include "runtime/worker/drills.h"
 #include "runtime/worker/key_values.h"
+#include "runtime/worker/meter.h"
 #include "runtime/worker/neighbours.h"
 #include "runtime/worker/promotion.h"
 #include "runtime/worker/rehearsal.h"
@@ -52,6 +55,12 @@ struct Worker::Control {
   void do_it(member::AwaitAddresses&) { lookup.begin(); }
   void do_it(member::Released&) { tell(trainer::Released{}); }
   void do_it(member::Say& a);
+  void do_it(member::BeDrilled& a) {
+    if (settings.allow_inject) return drills.order(a.drill);
+    std::fprintf(stderr,
+                 "holdfast: no drill comes here: this host's command has no "
+                 "--allow-inject\n");
+  }
   void do_it(member::GiveUp& a);
 
   // Called in any thread.
@@ -124,7 +133,13 @@ struct Worker::Control {
   std::function<bool(Generation)> stop_groups;
 
   KeyValues key_values{settings};
-  Neighbours neighbours{settings};
+  Neighbours neighbours{
+      settings, [this](Rank peer, const std::string& at) {
+        post(member::Told{
+            wire::Remark{{.kind = wire::Reason::Kind::kDamaged, .count = peer, .other_host = at}}});
+      }};
+  Drills drills;
+  Meter meter;
 
   std::shared_ptr<Rehearsal> rehearsal;  // Set before the trainer machine hears of anything.
 

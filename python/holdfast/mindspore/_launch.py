@@ -45,7 +45,7 @@ def _arguments(words: Sequence[str], variables: dict[str, str]) -> list[str]:
             if name != "--version":
                 print("--rehearse  spares run the script beside the job: docs/mindspore.md")
             continue
-        if name in ("--continue", "--strict_rehearsals"):
+        if name in ("--continue", "--strict_rehearsals", "--allow_inject"):
             options.append(name)
             continue
         if name == "--rehearse":  # Not an option of the native msrun.

@@ -1,0 +1,91 @@
+// `holdfast inject`.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <variant>
+
+#include "apps/ask.h"
+#include "apps/commands.h"
+#include "base/text.h"
+#include "os/random_bits.h"
+#include "wording/drills.h"
+#include "wording/reasons.h"
+
+namespace holdfast::apps {
+namespace {
+
+constexpr double kMostDrilled = 86400;
+
+template <class List>
+auto find(const List& list, std::string_view name) {
+  return std::find_if(list.begin(), list.end(), [&](const auto& one) { return one.first == name; });
+}
+
+template <class List>
+std::string names_of(const List& list) {
+  std::string all;
+  for (const auto& [name, value] : list) all += cat(all.empty() ? "" : ", ", name);
+  return all;
+}
+
+// A flipped bit is found before it counts if it is flipped between two steps.
+std::string_view usual_phase(wire::DrillKind kind) {
+  return kind == wire::DrillKind::kFlip ? "between" : "compute";
+}
+
+Result<wire::Drill> drill_of(const InjectArguments& a) {
+  const auto kind = find(wording::kDrillKinds, a.kind);
+  if (kind == wording::kDrillKinds.end()) {
+    return Error{Blame::kUser, cat("what should happen is '", a.kind, "'; there are ",
+                                   names_of(wording::kDrillKinds))};
+  }
+  const auto phase = find(wording::kDrillPhases,
+                          a.phase.empty() ? usual_phase(kind->second) : std::string_view(a.phase));
+  if (phase == wording::kDrillPhases.end()) {
+    return Error{Blame::kUser,
+                 cat("--phase is '", a.phase, "'; there are ", names_of(wording::kDrillPhases))};
+  }
+  if (!std::isfinite(a.seconds) || a.seconds < 0 || a.seconds > kMostDrilled) {
+    return Error{Blame::kUser, "--for is a number of seconds, 86400 at most"};
+  }
+  const auto ms = static_cast<std::uint32_t>(std::lround(a.seconds * 1000));
+  if (ms == 0 && (a.seconds > 0 || kind->second == wire::DrillKind::kSlow)) {
+    return Error{Blame::kUser, kind->second == wire::DrillKind::kSlow
+                                   ? "slow needs --for: by how many seconds each step is slower, "
+                                     "0.001 at least"
+                                   : "--for is 0.001 s at least"};
+  }
+  if (ms != 0 && kind->second < wire::DrillKind::kHang) {
+    return Error{Blame::kUser, cat("--for has no meaning for ", a.kind)};
+  }
+  return wire::Drill{.rank = a.rank,
+                     .kind = kind->second,
+                     .phase = phase->second,
+                     .at_step = a.at_step,
+                     .for_ms = ms,
+                     .seed = os::random_bits()};
+}
+
+}  // namespace
+
+int inject(const InjectArguments& arguments) {
+  const auto complain = [](const std::string& text, int code) {
+    std::fprintf(stderr, "holdfast: %s\n", text.c_str());
+    return code;
+  };
+  const auto drill = drill_of(arguments);
+  if (!drill) return complain(drill.error().what, 2);
+  const auto chosen = choose_job(arguments.job);
+  if (!chosen.job) return complain(chosen.why, chosen.code);
+  const auto answer = ask_scheduler(*chosen.job, *drill, std::chrono::seconds(5));
+  if (!answer) return complain(answer.error().what, 1);
+  const auto* drilled = std::get_if<wire::Drilled>(&*answer);
+  if (drilled == nullptr) return complain("the scheduler does not know this command", 1);
+  const std::string words = wording::in_words(drilled->reason);
+  if (drilled->reason.kind != wire::Reason::Kind::kDrill) return complain(words, 1);
+  std::printf("%s\n", words.c_str());
+  return 0;
+}
+
+}  // namespace holdfast::apps

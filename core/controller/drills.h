@@ -1,0 +1,23 @@
+// Drills: passes on to a rank what an observer wants to happen to it, in a job that takes drills.
+#pragma once
+
+#include "core/controller/job.h"
+#include "core/controller/remarks.h"
+
+namespace holdfast::controller {
+
+class Drills {
+ public:
+  Drills(Job& job, Remarks& remarks) : job_(job), remarks_(remarks) {}
+
+  void receive(Link link, const wire::Drill& m);
+
+ private:
+  // Why the rank can not be drilled so; kDrill: it can.
+  [[nodiscard]] wire::Reason judge(const wire::Drill& m) const;
+
+  Job& job_;
+  Remarks& remarks_;
+};
+
+}  // namespace holdfast::controller

@@ -1,0 +1,53 @@
+"""Faults that `holdfast inject` orders come to programs of PyTorch, and cost no bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torch_job import needs_torch
+from torch_small import small
+
+pytestmark = needs_torch
+
+DRILLED = """
+import subprocess, time
+state = hf.State(model, optimizer)
+def order():
+    job = os.environ.get("HOLDFAST_JOB") or "port-" + os.environ["MS_SCHED_PORT"]
+    words = ["inject", config["kind"], "--job", job, "--rank", "1", "--phase", config["phase"]]
+    words += ["--for", "0.01"] if config["kind"] == "slow" else []
+    subprocess.run([sys.executable, "-m", "holdfast", *words], check=True)
+for x in state.steps(data * 10):
+    if rank == 0 and state.n == 5 and config["kind"]:
+        order()
+    train(x)
+leave(state.n)
+"""
+SAID = {
+    "kill": "drill: this process is killed",
+    "page": "memory errors have taken 1 page",
+    "flip": "It has been given the values that most ranks hold",
+    "slow": "is to wait for 0.010 s in each step",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "phase"),
+    [
+        *(("kill", phase) for phase in ("compute", "sum", "stage", "commit", "update")),
+        ("kill", "between"),
+        *(("page", phase) for phase in ("compute", "commit", "update")),
+        ("flip", "between"),
+        ("flip", "compute"),
+        ("slow", "compute"),
+    ],
+)
+def test_torch_a_fault_on_order_costs_no_bit(tmp_path: Path, kind: str, phase: str) -> None:
+    more = {"HOLDFAST_ALLOW_INJECT": "1", "HOLDFAST_DIGEST_EVERY": "1"}
+    calm, said = small(tmp_path / "calm", DRILLED, (), 3, kind="", phase="")
+    assert calm is not None, said
+    kills = [[1]] if kind == "kill" else []  # Who starts the processes expects so many deaths.
+    drilled, said = small(tmp_path / "job", DRILLED, kills, 3, more, kind=kind, phase=phase)
+    assert drilled == calm, said
+    assert SAID[kind] in said, said

@@ -1,0 +1,46 @@
+// Drills: what people want to happen to this process, to try their job (docs/drills.md). Each comes
+// in the training thread, when that begins with the phase that was asked for.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/whereabouts.h"
+#include "runtime/worker/state_store.h"
+#include "wire/messages.h"
+
+namespace holdfast::runtime {
+
+class Drills {
+ public:
+  // Any thread. What comes while too many wait (16) is dropped.
+  void order(const wire::Drill& drill);
+
+  // ---- The training thread ----------------------------------------------------------------------
+
+  // Cheap, for a process that nobody drills.
+  void begin(Doing phase, StateStore& store) {
+    if (waiting_.load(std::memory_order_relaxed) > 0) come(phase, store);
+  }
+  // What kFlip may flip: the names and bytes of what this rank holds alike with the others.
+  void may_flip(std::vector<std::string> names,
+                std::function<std::span<std::byte>(std::size_t)> bytes_of);
+
+ private:
+  void come(Doing phase, StateStore& store);
+  void flip(std::uint64_t seed, Version version) const;
+
+  std::mutex mutex_;
+  std::vector<wire::Drill> drills_;
+  std::atomic<std::size_t> waiting_ = 0;
+  std::vector<std::string> names_;
+  std::function<std::span<std::byte>(std::size_t)> bytes_of_;
+};
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,88 @@
+#include "wording/drills.h"
+
+#include "base/text.h"
+
+namespace holdfast::wording {
+namespace {
+
+using wire::Reason;
+using Kind = Reason::Kind;
+
+// What a drill does to a process, after "to".
+std::string what_happens(wire::DrillKind kind, std::int64_t ms) {
+  const std::string decimals = std::to_string(1000 + ms % 1000).substr(1);
+  const std::string time = ms == 0 ? "for ever" : cat("for ", ms / 1000, '.', decimals, " s");
+  switch (kind) {
+    case wire::DrillKind::kKill:
+      return "be killed (SIGKILL)";
+    case wire::DrillKind::kStop:
+      return "be stopped (SIGSTOP)";
+    case wire::DrillKind::kHang:
+      return cat("hang ", time);
+    case wire::DrillKind::kSpin:
+      return cat("spin ", time);
+    case wire::DrillKind::kSlow:
+      return cat("wait ", time, " in each step");
+    case wire::DrillKind::kPage:
+      return "lose a page of its memory";
+    case wire::DrillKind::kFlip:
+      return "have a bit flipped";
+  }
+  return "?";
+}
+
+// The beginning of a phase, after "when it".
+const char* begins_with(Doing phase) {
+  switch (phase) {
+    case Doing::kBetween:
+      return "is between two steps,";
+    case Doing::kComputing:
+      return "begins to compute";
+    case Doing::kSumming:
+      return "waits for the sums";
+    case Doing::kStaging:
+      return "writes the step down";
+    case Doing::kCopying:
+      return "passes on its private state";
+    case Doing::kCommitting:
+      return "comes to the commit barrier";
+    case Doing::kUpdating:
+      return "begins the update";
+    case Doing::kRecovering:
+      return "recovers";
+    case Doing::kStarting:
+    case Doing::kEnded:
+      break;
+  }
+  return "?";
+}
+
+}  // namespace
+
+std::string of_drill(const Reason& r) {
+  switch (r.kind) {
+    case Kind::kDrill:
+      return cat("drill: rank ", r.rank, " (process ", r.pid, " on ", r.host, ") is to ",
+                 what_happens(static_cast<wire::DrillKind>(r.count), r.total), " when it ",
+                 begins_with(r.doing),
+                 r.version == 0               ? " the next time"
+                 : r.doing == Doing::kBetween ? cat(" before step ", r.version, " or a later one")
+                                              : cat(" in step ", r.version, " or a later one"));
+    case Kind::kNoDrills:
+      return "this job takes no drills: start it with --allow-inject (docs/drills.md)";
+    case Kind::kNoSuchRank:
+      return cat("there is no rank ", r.rank, ": the job has ", counted(r.total, "rank"));
+    case Kind::kNotTraining:
+      return cat(
+          "rank ", r.rank,
+          " does not train now: the job has not begun, its process is being replaced, or its "
+          "training has ended");
+    case Kind::kStepIsMade:
+      return cat("rank ", r.rank, " has made step ", r.version, " already; it is at step ",
+                 r.count);
+    default:
+      return {};
+  }
+}
+
+}  // namespace holdfast::wording
