@@ -41,7 +41,9 @@ std::string last_words(const runtime::FoundJob& job) {
   return cat("job ", job.name, has_scheduler ? " is dead" : " is dead here",
              ": none of its processes lives on this host",
              has_scheduler ? "" : ", and its scheduler was on another one",
-             ". What it has left is in ", job.directory, ", until `holdfast clean` removes it",
+             ". What it has left is in ", job.directory,
+             ": the command that started it, with --continue, goes on with that; `holdfast clean` "
+             "removes it",
              logs.empty() ? "" : cat("; its logs are in ", logs));
 }
 

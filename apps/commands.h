@@ -1,6 +1,7 @@
 // The commands of `holdfast`. Each returns the exit code.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/ids.h"
@@ -40,8 +41,8 @@ struct InjectArguments {
   std::string kind;
   int rank = -1;
   std::string phase;  // Empty: that of the kind.
-  std::uint64_t at_step = 0;
-  double seconds = 0;
+  std::int64_t at_step = 0;
+  std::optional<double> seconds;
 };
 int inject(const InjectArguments& arguments);
 

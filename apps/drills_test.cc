@@ -57,6 +57,11 @@ TEST(Drill, ComesAndIsExplained) {
   const auto wrong = holdfast(cat("inject flood --job ", job.name, " --rank 1"));
   EXPECT_EQ(wrong.code, 2);
   EXPECT_TRUE(has(wrong.text, "there are kill, stop, hang")) << wrong.text;
+  for (const char* bad : {"--at-step -3", "--for 5", "--for nan"}) {
+    EXPECT_EQ(holdfast(cat("inject kill --job ", job.name, " --rank 1 ", bad)).code, 2) << bad;
+  }
+  EXPECT_EQ(holdfast(cat("inject slow --job ", job.name, " --rank 1 --for 0.0004")).code, 2);
+  EXPECT_EQ(holdfast(cat("inject hang --job ", job.name, " --rank 1 --for 0")).code, 2);
   const auto late = holdfast(cat("inject kill --job ", job.name, " --rank 1 --at-step 1"));
   EXPECT_EQ(late.code, 1);
   EXPECT_TRUE(has(late.text, "has made step 1 already")) << late.text;
@@ -117,6 +122,8 @@ TEST(Drill, ADeadJobIsCalledDead) {
     const auto said = holdfast(cat(command, " --job ", job.name));
     EXPECT_TRUE(has(said.text, "is dead: none of its processes lives on this host")) << said.text;
     EXPECT_TRUE(has(said.text, cat("its logs are in ", job.logs))) << said.text;
+    const bool tells = std::string(command) == "explain";
+    EXPECT_EQ(has(said.text, "drill: rank 1"), tells) << said.text;
   }
 }
 

@@ -153,11 +153,8 @@ std::string totals(const Story& story) {
   std::snprintf(pause, sizeof pause, "%.1f s", without_steps / 1000);
   return cat(all, all == 1 ? " recovery" : " recoveries",
              all == known ? "" : cat(", of which ", known, " are told here"),
-             "; without a step for ", pause, " in all",
-             cut_short == 0 ? ""
-                            : cat(", and for the time of ", cut_short,
-                                  " that another fault cut short or that are not over"),
-             ".");
+             "; from a fault to the next step of all ranks ", pause, " in all",
+             cut_short == 0 ? "" : cat(", without ", cut_short, " that came to no step"), ".");
 }
 
 void print(const Story& story) {
@@ -223,8 +220,8 @@ int explain(const std::string& job, const std::string& folder) {
     const Story story = of_folder(folder);
     if (!story.status.is_object() && story.recoveries.empty()) {
       return complain(cat(folder, " has no ", runtime::kLastStatus, " and no ", runtime::kReports,
-                          ": give the log folder of a job that has ended (--log_dir). Of one that "
-                          "runs: holdfast explain --job NAME"),
+                          ": give the log folder (--log_dir) of a job that has ended. Of one that "
+                          "runs, or was killed with its launcher: holdfast explain --job NAME"),
                       1);
     }
     print(story);

@@ -66,7 +66,9 @@ struct InjectOptions {
         ->required();
     app->add_option("--rank", arguments.rank, "To which rank")->required();
     app->add_option("--job", job, "Its name; needed where several run");
-    app->add_option("--at-step", arguments.at_step, "In this step, or in a later one (the next)");
+    app->add_option("--at-step", arguments.at_step,
+                    "Not before this step, as `holdfast status` counts; left out: the next one")
+        ->check(CLI::NonNegativeNumber);
     app->add_option(
         "--phase", arguments.phase,
         "When it begins with this: compute (the usual), sum, stage, copy, commit, update, "

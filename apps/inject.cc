@@ -34,6 +34,11 @@ std::string_view usual_phase(wire::DrillKind kind) {
   return kind == wire::DrillKind::kFlip ? "between" : "compute";
 }
 
+bool takes_time(wire::DrillKind kind) {
+  return kind == wire::DrillKind::kHang || kind == wire::DrillKind::kSpin ||
+         kind == wire::DrillKind::kSlow;
+}
+
 Result<wire::Drill> drill_of(const InjectArguments& a) {
   const auto kind = find(wording::kDrillKinds, a.kind);
   if (kind == wording::kDrillKinds.end()) {
@@ -46,23 +51,24 @@ Result<wire::Drill> drill_of(const InjectArguments& a) {
     return Error{Blame::kUser,
                  cat("--phase is '", a.phase, "'; there are ", names_of(wording::kDrillPhases))};
   }
-  if (!std::isfinite(a.seconds) || a.seconds < 0 || a.seconds > kMostDrilled) {
+  const double seconds = a.seconds.value_or(0);
+  if (!std::isfinite(seconds) || seconds < 0 || seconds > kMostDrilled) {
     return Error{Blame::kUser, "--for is a number of seconds, 86400 at most"};
   }
-  const auto ms = static_cast<std::uint32_t>(std::lround(a.seconds * 1000));
-  if (ms == 0 && (a.seconds > 0 || kind->second == wire::DrillKind::kSlow)) {
+  const auto ms = static_cast<std::uint32_t>(std::lround(seconds * 1000));
+  if (a.seconds && !takes_time(kind->second)) {
+    return Error{Blame::kUser, cat("--for has no meaning for ", a.kind)};
+  }
+  if (ms == 0 && (a.seconds || kind->second == wire::DrillKind::kSlow)) {
     return Error{Blame::kUser, kind->second == wire::DrillKind::kSlow
                                    ? "slow needs --for: by how many seconds each step is slower, "
                                      "0.001 at least"
                                    : "--for is 0.001 s at least"};
   }
-  if (ms != 0 && kind->second < wire::DrillKind::kHang) {
-    return Error{Blame::kUser, cat("--for has no meaning for ", a.kind)};
-  }
   return wire::Drill{.rank = a.rank,
                      .kind = kind->second,
                      .phase = phase->second,
-                     .at_step = a.at_step,
+                     .at_step = static_cast<Version>(a.at_step),
                      .for_ms = ms,
                      .seed = os::random_bits()};
 }

@@ -73,10 +73,9 @@ std::string of_drill(const Reason& r) {
     case Kind::kNoSuchRank:
       return cat("there is no rank ", r.rank, ": the job has ", counted(r.total, "rank"));
     case Kind::kNotTraining:
-      return cat(
-          "rank ", r.rank,
-          " does not train now: the job has not begun, its process is being replaced, or its "
-          "training has ended");
+      return cat("rank ", r.rank,
+                 " does not train with Holdfast now: the job has not begun, its process is being "
+                 "replaced, its training has ended, or its program never calls init()");
     case Kind::kStepIsMade:
       return cat("rank ", r.rank, " has made step ", r.version, " already; it is at step ",
                  r.count);

@@ -427,7 +427,7 @@ std::string slow(const Reason& r) {
              milliseconds(r.total), " (", tenths / 10, '.', tenths % 10,
              " times as long), and all others wait for it. Most of the difference is ",
              r.doing == Doing::kBetween ? "between two steps (data, an evaluation, a checkpoint)"
-                                        : "in the program's part of the step (forward, backward)");
+                                        : "in the step itself (forward, backward, update)");
 }
 
 std::string of_training(const Reason& r) {

@@ -16,7 +16,9 @@ import os, subprocess
 
 class Order(Callback):
     def on_train_step_end(self, run_context):
-        if rank == 0 and run_context.original_args().cur_step_num == at:
+        is_due = rank == 0 and run_context.original_args().cur_step_num == at
+        if is_due and not os.path.exists("ordered"):
+            open("ordered", "x").close()
             words = ["inject", *sys.argv[3:], "--job", os.environ["HOLDFAST_JOB"], "--rank", "1"]
             subprocess.run([sys.executable, "-m", "holdfast", *words], check=True)
 
@@ -31,7 +33,6 @@ model.train(4, data, [Order()], dataset_sink_mode=False)
     [
         ("kill --phase commit", "was killed by signal 9"),
         ("stop --phase compute", "was stopped by a signal and ended by its agent"),
-        ("page --phase update", "memory errors have taken 1 page"),
         ("flip", "It has been given the values that most ranks hold"),
     ],
 )

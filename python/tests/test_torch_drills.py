@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch_job import needs_torch
@@ -11,9 +12,16 @@ from torch_small import small
 pytestmark = needs_torch
 
 DRILLED = """
-import subprocess, time
+import subprocess
+layers = torch.nn.Linear(4, 2048), torch.nn.BatchNorm1d(2048), torch.nn.Linear(2048, 2)
+model = DDP(torch.nn.Sequential(*layers))  # Of several pages.
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 state = hf.State(model, optimizer)
 def order():
+    try:
+        open(f"{folder}/ordered", "x").close()
+    except FileExistsError:  # The step is made again.
+        return
     job = os.environ.get("HOLDFAST_JOB") or "port-" + os.environ["MS_SCHED_PORT"]
     words = ["inject", config["kind"], "--job", job, "--rank", "1", "--phase", config["phase"]]
     words += ["--for", "0.01"] if config["kind"] == "slow" else []
@@ -32,21 +40,31 @@ SAID = {
 }
 
 
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    folder = tmp_path_factory.mktemp("calm") / "job"
+    results, said = small(folder, DRILLED, (), 3, kind="", phase="")
+    assert results is not None, said
+    return results
+
+
+KILLS = ("compute", "sum", "stage", "commit", "update", "between")
+
+
 @pytest.mark.parametrize(
     ("kind", "phase"),
     [
-        *(("kill", phase) for phase in ("compute", "sum", "stage", "commit", "update")),
-        ("kill", "between"),
+        *(("kill", phase) for phase in KILLS),
         *(("page", phase) for phase in ("compute", "commit", "update")),
         ("flip", "between"),
         ("flip", "compute"),
         ("slow", "compute"),
     ],
 )
-def test_torch_a_fault_on_order_costs_no_bit(tmp_path: Path, kind: str, phase: str) -> None:
+def test_torch_a_fault_on_order_costs_no_bit(
+    tmp_path: Path, calm: list[Any], kind: str, phase: str
+) -> None:
     more = {"HOLDFAST_ALLOW_INJECT": "1", "HOLDFAST_DIGEST_EVERY": "1"}
-    calm, said = small(tmp_path / "calm", DRILLED, (), 3, kind="", phase="")
-    assert calm is not None, said
     kills = [[1]] if kind == "kill" else []  # Who starts the processes expects so many deaths.
     drilled, said = small(tmp_path / "job", DRILLED, kills, 3, more, kind=kind, phase=phase)
     assert drilled == calm, said

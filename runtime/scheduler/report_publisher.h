@@ -25,7 +25,7 @@ class ReportPublisher {
   void note(const controller::Note& note);
   // The job has ended: publishes what is known of the last recovery.
   void finish();
-  // Writes the job's last status into its last_status.json.
+  // Writes the job's status into its last_status.json.
   void keep(const std::string& status) const;
   void publish();  // Publishes the report that is held, if there is one.
   // Lines of recoveries.jsonl, the newest last.

@@ -235,7 +235,10 @@ void Server::carry_out(const Note& action) {
   }
   const std::string text = wording::in_words(action.reason);
   if (action.kind == Note::Kind::kFault) say(cat("fault: ", text));
-  if (action.kind == Note::Kind::kHeldUp || action.kind == Note::Kind::kRemark) say(text);
+  if (action.kind == Note::Kind::kHeldUp || action.kind == Note::Kind::kRemark) {
+    say(text);
+    reports_.keep(status());  // In case that all is killed.
+  }
   if (action.kind == Note::Kind::kRefused) say(cat("refused: ", text));
   if (action.kind == Note::Kind::kTaken) {
     if (const auto line = taken_.note(action)) say(*line);

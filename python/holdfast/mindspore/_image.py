@@ -104,6 +104,11 @@ class Image:
             if compare(there.ctypes.data, mine.ctypes.data, mine.nbytes)
         }
 
+    def are_as(self, changes: Changes, which: Collection[int], view: memoryview) -> bool:
+        """Whether an image has these parameters as the changes have them, if they do."""
+        views = self._views(view, [memory(p) for p in self._parameters])
+        return all(bool((views[i] == changes[i]).all()) for i in which if i in changes)
+
     def alike(self, given: Collection[int]) -> bytes:
         """Return one byte for each parameter; 1: it is one of the `given` ids, or a moment of one.
 
