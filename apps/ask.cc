@@ -34,17 +34,19 @@ std::optional<std::pair<std::string, std::uint16_t>> where(const runtime::FoundJ
   return std::nullopt;
 }
 
-// Of a job of which nothing lives here. Of a job over several hosts, others may go on with it.
+// Of a job of which nothing lives here. If its scheduler was on another host, that one may go on.
 std::string last_words(const runtime::FoundJob& job) {
-  const bool has_scheduler = job.scheduler.has_value();
+  const bool was_elsewhere = !job.scheduler && !job.dead_agents.empty();
   const std::string logs = job.dead_agents.empty() ? "" : job.dead_agents.back().log_dir;
-  return cat("job ", job.name, has_scheduler ? " is dead" : " is dead here",
+  return cat("job ", job.name, was_elsewhere ? " is dead here" : " is dead",
              ": none of its processes lives on this host",
-             has_scheduler ? "" : ", and its scheduler was on another one",
+             was_elsewhere ? ", and its scheduler was on another one" : "",
              ". What it has left is in ", job.directory,
-             ": the command that started it, with --continue, goes on with that; `holdfast clean` "
-             "removes it",
-             logs.empty() ? "" : cat("; its logs are in ", logs));
+             logs.empty()
+                 ? ": `holdfast clean` removes it"
+                 : cat(": the command that started it, with --continue, goes on with that; "
+                       "`holdfast clean` removes it; its logs are in ",
+                       logs));
 }
 
 }  // namespace
