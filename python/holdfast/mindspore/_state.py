@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import pickle
 import struct
 import sys
@@ -16,7 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from holdfast._advice import advise, say_or_refuse
-from holdfast._errors import UserError
+from holdfast._errors import MarkedError, UserError
+from holdfast._losses import HEARD, Act, Losses
 from holdfast._say import say
 from holdfast._vars import LIMIT, Values, Vars
 from holdfast._versions import tell
@@ -66,6 +68,7 @@ class State:
         self._in_step = self._replaying = self._wish = False
         self._used = False  # steps() was called: in this epoch, or without epochs.
         self._values = Values()
+        self._losses = Losses()
         self._calls: dict[str, int] = {}  # Calls of once(), by place.
         self._base = _random.states()
         self._seed = _random.DataSeed()
@@ -110,6 +113,18 @@ class State:
         step. UserError: a value is not plain, or all together are too large.
         """
         return self._values.name(values)
+
+    def check(self, loss: Any, at_most: float = math.inf, then: str = "stop") -> None:
+        """Let the step under way count only if no rank's loss is bad; call it once it is known.
+
+        Bad is what is NaN, infinite, or greater than `at_most`. At the step's end all is then as
+        before it, on all ranks, and the step is made again. If a loss is bad again, the job ends
+        with a sentence that names step, rank and loss (`then="stop"`), or the batch is left out
+        (`then="skip"`): nothing of the step stays, and `n` grows by one. UserError: not in a step.
+        """
+        if not self._in_step:
+            raise UserError("state.check(loss) belongs into a step")
+        self._losses.check(loss, at_most, then)
 
     def stop(self) -> None:
         """End the loops on all ranks, after the step or epoch under way."""
@@ -238,6 +253,7 @@ class State:
                     yield batch
                     if self._end(self._at.batch + 1):
                         break
+                    self._losses.begin()
                     self._steps.begin(self._at.batch == 0)
             except GeneratorExit:
                 self._leave()
@@ -285,6 +301,7 @@ class State:
         self._steps.look(differs)
         self._before = self._held() if differs else self._last
         self._wish_before = self._wish
+        self._losses.begin()
         self._steps.begin(is_first)
         self._in_step, self._replaying = True, False
 
@@ -295,7 +312,10 @@ class State:
 
         def describe() -> dict[str, Any]:
             results = {k: v for k, v in at.results.items() if not k[0].startswith("step")}
-            stopping = at.stopping or self._any(self._wish)
+            stopping = self._hear() or at.stopping
+            if self._losses.act is Act.SKIP:  # Only its number and its place in the data stay.
+                self._steps.restore()
+                self._put(self._before)
             self._at = at._replace(n=at.n + 1, batch=batch, stopping=stopping, results=results)
             return self._objects()
 
@@ -304,6 +324,19 @@ class State:
             self._undo(at)
         self._in_step, self._replaying = not done, not done
         return done
+
+    def _hear(self) -> bool:
+        """Return whether any rank wishes to stop. MarkedError: the step is void."""
+        losses, n = self._losses, self._at.n + 1
+        given = tell(self._steps.session, HEARD, self._wish, *losses.mine(n))
+        losses.judge(n, [rest for _, *rest in given])
+        if losses.act is Act.END:
+            raise self._engine.worker.fail(losses.why)
+        if losses.act is not Act.COMMIT and self._engine.rank == 0:
+            say(losses.why)
+        if losses.act is Act.MAKE_AGAIN:
+            raise MarkedError(losses.why)
+        return any(wish for wish, *_ in given)
 
     def _undo(self, at: _At) -> None:
         self._at, self._wish = at, self._wish_before

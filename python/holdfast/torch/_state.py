@@ -5,6 +5,7 @@ The rule: a step is a function of what State holds and of its batch. A fault los
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -268,6 +269,22 @@ class State:
             )
         result: _Result = training.make_once(key, lambda: function(*args, **kwargs))
         return result
+
+    def check(self, loss: Any, at_most: float = math.inf, then: str = "stop") -> None:
+        """Let the step under way count only if no rank's loss is bad; call it once it is known.
+
+        Bad is what is NaN, infinite, or greater than `at_most`. At the step's end all is then as
+        before it, on all ranks, and the step is made again: a processor or memory may have failed.
+        If a loss is bad again, the job ends with a sentence that names step, rank and loss
+        (`then="stop"`), or the batch is left out (`then="skip"`): nothing of the step stays, and
+        `n` grows by one. Where some bad rank says "stop", the job ends. The body goes on after this
+        call, so that exchanges with other ranks are made.
+
+        Errors: UserError outside of a step.
+        """
+        if not self.engine.in_step:
+            raise UserError("state.check(loss) belongs into a step")
+        self.training.versions.losses.check(loss, at_most, then)
 
     def stop(self) -> None:
         """End the loops over steps and epochs on all ranks, after the step or epoch under way."""

@@ -67,6 +67,7 @@ class Training:
         self.versions.begin()
         self.progress.wish = self._wish
         self.has_updated = False
+        self.versions.losses.begin()
         self.progress.seeds.derive("step", self.n).set()
         self.sampled.begin()
         self.engine.observer.began(self.n + 1)

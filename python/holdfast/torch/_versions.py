@@ -20,6 +20,7 @@ from torch import Tensor
 from holdfast import _core, _versions
 from holdfast._errors import LeftError, WorldError
 from holdfast._guards import memory_lost, pages_lost
+from holdfast._losses import HEARD, Act, Losses
 from holdfast._say import say
 from holdfast._seat import Phase
 from holdfast._versions import told
@@ -55,6 +56,7 @@ class Versions(_versions.Versions):
         self._second_due = False  # Some rank has not, so they greet each other again later.
         self._at = 0  # The version that was restored or committed last.
         self._lost = memory_lost()  # Before everything was restored last.
+        self.losses = Losses()
         self._join()
 
     def _join(self) -> None:
@@ -198,7 +200,27 @@ class Versions(_versions.Versions):
         progress.position.see_ahead()
         if progress.n and not self._hear():
             return False
+        if progress.n and self.losses.act is not Act.COMMIT:
+            return self._do_without(see)
         gradients = self._gradients.end_step(has_updated)
+        self._image.write(self.next, self._objects(), gradients, see)
+        return self._end()
+
+    def _do_without(self, see: See) -> bool:
+        """Do what is to be done with a step whose loss is bad. False: it is made again."""
+        progress, losses = self._progress, self.losses
+        if losses.act is Act.END:
+            raise self._engine.seat.worker.fail(losses.why)
+        if self._engine.seat.place.rank == 0 and not self._engine.seat.rehearses:
+            say(losses.why)
+        if losses.act is Act.MAKE_AGAIN:
+            return False
+        # Nothing of the step stays but its number and its place in the data.
+        n, stopped, position = progress.n, progress.stopped, progress.position.objects()
+        self.restore()
+        progress.n, progress.stopped = n, stopped
+        progress.position.restore(position)
+        gradients = self._gradients.end_step(False)
         self._image.write(self.next, self._objects(), gradients, see)
         return self._end()
 
@@ -235,15 +257,14 @@ class Versions(_versions.Versions):
             self.replicas.hold(self._alike.at(self._image.places), self._progress.n)
 
     def _hear(self) -> bool:
-        """Exchange wishes to stop. False: a fault came."""
+        """Exchange wishes to stop, and what the losses are like. False: a fault came."""
         session, progress = self.session, self._progress
-        if session.world.size == 1:
-            progress.stopped = progress.stopped or progress.wish
-            return True
-        given = told(session, _WISH, progress.wish)
+        mine = (progress.wish, *self.losses.mine(progress.n))
+        given = [mine] if session.world.size == 1 else told(session, HEARD, *mine)
         if given is None:
             return False
-        progress.stopped = progress.stopped or any(wish for (wish,) in given)
+        progress.stopped = progress.stopped or any(wish for wish, *_ in given)
+        self.losses.judge(progress.n, [rest for _, *rest in given])
         return True
 
     def hear_wishes(self) -> bool:
