@@ -8,6 +8,7 @@
 #include "arena/format.h"
 #include "arena/head.h"
 #include "arena/kernels.h"
+#include "arena/slots.h"
 #include "base/assert.h"
 #include "base/text.h"
 #include "os/pool.h"
@@ -17,7 +18,6 @@
 namespace holdfast::arena {
 namespace {
 
-constexpr Duration kPatience = std::chrono::seconds(5);
 // Below this many lines (64 KiB of each array) waking another thread costs more than it saves.
 constexpr std::uint64_t kLinesWorthAThread = 512;
 
@@ -49,32 +49,6 @@ Result<os::Mapping> create(const std::string& path, const Layout& layout, std::u
   if (Status named = os::give_name(path); !named) return named.error();
   return mapping;
 }
-
-// Locks the first `count` slots of an update, for as long as it lives.
-class SlotLocks {
- public:
-  SlotLocks(Slot* slots, std::size_t count) : slots_(slots) {
-    while (held_ < count) {
-      last_ = os::lock_robust(slots_[held_].alive, kPatience);
-      if (!all()) return;
-      ++held_;
-    }
-  }
-  ~SlotLocks() {
-    while (held_ > 0) os::unlock_robust(slots_[--held_].alive);
-  }
-  SlotLocks(const SlotLocks&) = delete;
-  SlotLocks& operator=(const SlotLocks&) = delete;
-  [[nodiscard]] bool all() const {
-    return last_ == os::Locked::kFree || last_ == os::Locked::kOrphaned;
-  }
-  [[nodiscard]] os::Locked last() const { return last_; }
-
- private:
-  Slot* slots_;
-  std::size_t held_ = 0;
-  os::Locked last_ = os::Locked::kFree;
-};
 
 }  // namespace
 
@@ -193,7 +167,7 @@ void Arena::State::split(std::size_t threads) {
 }
 
 void Arena::State::work(std::size_t slot, Version n) {
-  std::optional<SlotLocks> lock;
+  std::optional<SlotLocks<Slot>> lock;
   if (slot > 0) {  // Slot 0 is held by update().
     lock.emplace(slots() + slot, 1);
     HF_ASSERT(lock->all());

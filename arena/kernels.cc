@@ -2,9 +2,10 @@
 #include "arena/kernels.h"
 
 #include <algorithm>
-#include <cfenv>
 #include <cmath>
 #include <cstring>
+
+#include "os/float_mode.h"
 
 // Sanitizers do not get along with the resolver functions that target_clones makes.
 #if defined(__x86_64__) && !defined(HOLDFAST_SANITIZED)
@@ -165,22 +166,6 @@ Walk choose(Optimizer optimizer, bool decay) {
   return nullptr;
 }
 
-// Rounds to nearest and keeps denormals, so that the bits do not depend on what the trainer has
-// set.
-class DefaultFloatMode {
- public:
-  DefaultFloatMode() {
-    std::fegetenv(&before_);
-    std::fesetenv(FE_DFL_ENV);
-  }
-  ~DefaultFloatMode() { std::fesetenv(&before_); }
-  DefaultFloatMode(const DefaultFloatMode&) = delete;
-  DefaultFloatMode& operator=(const DefaultFloatMode&) = delete;
-
- private:
-  std::fenv_t before_{};
-};
-
 void restore_open_line(const Streams& streams, Slot& slot) {
   if (slot.progress % 2 == 0) return;
   const std::uint64_t at = slot.progress / 2 * kLineFloats;
@@ -211,7 +196,7 @@ HF_CLONES double sum_of_squares(const float* numbers, std::size_t count) {
 
 double gradient_scale(double clip_norm, std::span<const float> gradients) {
   if (clip_norm == 0) return 1;
-  const DefaultFloatMode mode;
+  const os::DefaultFloatMode mode;
   const double norm = std::sqrt(sum_of_squares(gradients.data(), gradients.size()));
   const double scale = clip_norm / (norm + 1e-6);
   return scale >= 1 ? 1 : scale;
@@ -219,7 +204,7 @@ double gradient_scale(double clip_norm, std::span<const float> gradients) {
 
 void update_lines(Optimizer optimizer, const UpdateArguments& arguments, const Streams& streams,
                   Slot& slot) {
-  const DefaultFloatMode mode;
+  const os::DefaultFloatMode mode;
   restore_open_line(streams, slot);
   choose(optimizer, arguments.weight_decay != 0)(scalars(arguments), streams, slot);
 }

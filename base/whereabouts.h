@@ -30,6 +30,8 @@ struct Whereabouts {
   Version version = kNoVersion;  // The newest step that it has made.
   std::uint64_t steps = 0;       // How many steps this process has made.
   Doing doing = Doing::kStarting;
+  std::uint64_t team_operations = 0;  // How many operations of some ranks only have ended.
+  bool waits_for_team = false;        // It waits for the end of such a one.
   bool operator==(const Whereabouts&) const = default;
 };
 

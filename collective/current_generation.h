@@ -3,7 +3,9 @@
 // whether a peer has ended the world's group.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <stop_token>
@@ -28,6 +30,9 @@ class CurrentGeneration {
     // as long if no scheduler is in reach. After that the failure is an error.
     Duration abort_patience{};
     std::shared_ptr<Tape> played;  // In a rehearsal: all groups are played from this. Else null.
+    // For those who look for ranks that stand still: how many operations of teams of some ranks
+    // have ended, and how many threads of the program wait for one. Null: nobody looks.
+    std::shared_ptr<std::atomic<std::uint64_t>> team_operations, team_waits;
   };
   explicit CurrentGeneration(Options options) : options_(std::move(options)) {}
 

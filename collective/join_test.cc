@@ -1,8 +1,6 @@
 // Joining: a generation forms once, with ranks of one run, with all ranks or none, in bounded time.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +15,7 @@
 #include <vector>
 
 #include "collective/test_job.h"
+#include "os/testing.h"
 
 namespace holdfast::collective {
 namespace {
@@ -172,25 +171,12 @@ TEST(Join, RefusesImpossibleOptionsByName) {
 }
 
 // Runs `body` in a child process where the group's directory is a tmpfs of `pages` pages. False if
-// mounting is not allowed. If the child ends otherwise than with 0, the test fails.
+// mounting is not allowed. If the child ends otherwise than with true, the test fails.
 bool in_a_small_tmpfs(TestJob& job, std::size_t pages, const std::function<bool()>& body) {
-  constexpr int kNoMount = 77;
-  const std::string size = cat("size=", pages * 4, "k");
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const char* directory = job.base().directory.c_str();
-    const bool small = ::unshare(CLONE_NEWNS) == 0 &&
-                       ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-                       ::mount("none", directory, "tmpfs", 0, size.c_str()) == 0;
-    if (!small) ::_exit(kNoMount);
-    ::_exit(body() ? 0 : 1);
-  }
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_FALSE(WIFSIGNALED(status)) << "signal " << WTERMSIG(status);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kNoMount) return false;
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "with " << pages << " pages";
-  return true;
+  const auto ended = os::on_a_tmpfs(job.base().directory, cat("size=", pages * 4, "k"),
+                                    [&] { return body() ? 0 : 1; });
+  EXPECT_EQ(ended.value_or(0), 0) << "with " << pages << " pages";
+  return ended.has_value();
 }
 
 // The tmpfs pages that a group of `world_size` ranks takes, read from the sentence of an error.

@@ -6,6 +6,7 @@ namespace holdfast::collective {
 
 Result<Verdict> Work::wait() {
   const Waiting waiting;
+  const TeamWait wait(waits_);
   std::unique_lock lock(mutex_);
   ended_.wait(lock, [&] { return result_.has_value(); });
   return *result_;
@@ -13,6 +14,7 @@ Result<Verdict> Work::wait() {
 
 std::optional<Result<Verdict>> Work::wait_for(Duration limit) {
   const Waiting waiting;
+  const TeamWait wait(waits_);
   std::unique_lock lock(mutex_);
   ended_.wait_for(lock, limit, [&] { return result_.has_value(); });
   return result_;
@@ -33,8 +35,9 @@ Queue::~Queue() {
   if (thread_.joinable()) thread_.join();
 }
 
-std::shared_ptr<Work> Queue::start(Work::Body body) {
-  auto work = std::make_shared<Work>(std::move(body));
+std::shared_ptr<Work> Queue::start(Work::Body body,
+                                   std::shared_ptr<std::atomic<std::uint64_t>> waits) {
+  auto work = std::make_shared<Work>(std::move(body), std::move(waits));
   const std::lock_guard lock(mutex_);
   used_ = true;
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });

@@ -24,7 +24,9 @@ class Work {
  public:
   // Returns an error if the operation could not begin.
   using Body = std::function<Result<Verdict>()>;
-  explicit Work(Body body) : body_(std::move(body)) {}
+  // `waits`: where to count the threads that wait for it; may be null.
+  explicit Work(Body body, std::shared_ptr<std::atomic<std::uint64_t>> waits = nullptr)
+      : body_(std::move(body)), waits_(std::move(waits)) {}
 
   // Waits for the end, and returns how the operation ended. wait_for() returns nothing if it has
   // not ended within `limit`. Both may be called again.
@@ -36,6 +38,7 @@ class Work {
   void end(Result<Verdict> result);
 
   Body body_;
+  const std::shared_ptr<std::atomic<std::uint64_t>> waits_;
   std::mutex mutex_;
   std::condition_variable ended_;
   std::optional<Result<Verdict>> result_;
@@ -53,8 +56,9 @@ class Queue {
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
-  // The first call makes the thread.
-  [[nodiscard]] std::shared_ptr<Work> start(Work::Body body);
+  // The first call makes the thread. `waits`: as in Work.
+  [[nodiscard]] std::shared_ptr<Work> start(
+      Work::Body body, std::shared_ptr<std::atomic<std::uint64_t>> waits = nullptr);
   void drain();  // Waits until no operation is under way, nor a call of `on_failed`.
   // Whether no operation is under way. True at the latest when wait() of the last Work returns.
   [[nodiscard]] bool is_idle() const;

@@ -66,12 +66,18 @@ Team::~Team() {
 
 Result<Verdict> Team::run(const Body& body) {
   const Waiting waiting;
+  const TeamWait wait(waits());
   queue_->drain();
   return perform(body);
 }
 
 std::shared_ptr<Work> Team::start(Body body) {
-  return queue_->start([this, body = std::move(body)] { return perform(body); });
+  return queue_->start([this, body = std::move(body)] { return perform(body); }, waits());
+}
+
+// Where to count who waits for this team.
+std::shared_ptr<std::atomic<std::uint64_t>> Team::waits() const {
+  return members_.name.empty() ? nullptr : current_->options().team_waits;
 }
 
 Result<Verdict> Team::perform(const Body& body) {
@@ -79,15 +85,18 @@ Result<Verdict> Team::perform(const Body& body) {
   const CurrentGeneration::Now now = current_->now();
   const auto group = enter(now);
   if (!group) return group.error();
-  if (*group && now.recorded) {
-    RecordedGroup recorded(**group, members_.name, *now.recorded);
-    return body(recorded);
+  if (!*group) {
+    return Verdict{
+        Outcome::kAborted,
+        "there is no whole generation of this group now: collectives come between the begin of a "
+        "step and its end, and after a fault the step is void"};
   }
-  if (*group) return body(**group);
-  return Verdict{
-      Outcome::kAborted,
-      "there is no whole generation of this group now: collectives come between the begin of a "
-      "step and its end, and after a fault the step is void"};
+  std::optional<RecordedGroup> recorded;
+  if (now.recorded) recorded.emplace(**group, members_.name, *now.recorded);
+  Verdict verdict = body(recorded ? *recorded : **group);
+  const auto& ended = current_->options().team_operations;
+  if (ended && !members_.name.empty()) ++*ended;
+  return verdict;
 }
 
 Result<std::shared_ptr<Group>> Team::enter(const CurrentGeneration::Now& now) {

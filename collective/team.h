@@ -4,6 +4,7 @@
 // other team forms its group at its first operation in each generation.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -62,6 +63,7 @@ class Team {
   Team(std::shared_ptr<CurrentGeneration> current, Members members,
        std::shared_ptr<Queue> queue = std::make_shared<Queue>());
   [[nodiscard]] Result<Verdict> perform(const Body& body);
+  [[nodiscard]] std::shared_ptr<std::atomic<std::uint64_t>> waits() const;
   // The group of the current generation, formed if need be; null: there is none.
   [[nodiscard]] Result<std::shared_ptr<Group>> enter(const CurrentGeneration::Now& now);
   // Forms the group of the current generation; null: the generation or the team ended meanwhile.

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "collective/current_generation.h"
@@ -21,8 +22,12 @@ using Current = std::shared_ptr<CurrentGeneration>;
 
 Current current_of(const TestJob& job) {
   const Group::Options options = job.options(0);
-  return std::make_shared<CurrentGeneration>(CurrentGeneration::Options{
-      .directory = options.directory, .run_id = options.run_id, .join_timeout = 1min});
+  return std::make_shared<CurrentGeneration>(
+      CurrentGeneration::Options{.directory = options.directory,
+                                 .run_id = options.run_id,
+                                 .join_timeout = 1min,
+                                 .team_operations = std::make_shared<std::atomic<std::uint64_t>>(),
+                                 .team_waits = std::make_shared<std::atomic<std::uint64_t>>()});
 }
 
 // Each of `members` opens the team in generation 1, in a thread of its own, and calls `body`.
@@ -75,6 +80,37 @@ TEST(Team, ReducesBroadcastsAndGathersInTheOrderOfItsRanks) {
     expect_done(reduce_scatter(team, mine.data(), std::span(greatest), Op::kMax));
     EXPECT_EQ(greatest[0], 1 + me);
   });
+}
+
+// An agent tells by this which rank waits for others, and which one holds them up.
+TEST(Team, CountsWhoWaitsForItAndWhatHasEnded) {
+  TestJob job(3);
+  std::atomic<bool> may_come = false;
+  std::vector<std::jthread> threads;
+  for (const Rank rank : {0, 1}) {
+    threads.emplace_back([&, rank] {
+      const Current current = current_of(job);
+      const auto& [ended, waits] =
+          std::tie(*current->options().team_operations, *current->options().team_waits);
+      (void)current->begin(1);
+      auto team = *Team::open(current, rank, 3, std::vector<Rank>{0, 1}, "some", "test-");
+      if (rank == 1) may_come.wait(false);
+      const auto work = barrier(*team).start();
+      EXPECT_TRUE(rank == 1 || ended == 0);
+      EXPECT_EQ(waits, 0U) << "to have started it is not to wait for it";
+      std::jthread waiter([&] { EXPECT_EQ(work->wait()->outcome, Outcome::kDone); });
+      if (rank == 0) {
+        while (waits == 0) std::this_thread::yield();
+        may_come = true;
+        may_come.notify_all();
+      }
+      waiter.join();
+      EXPECT_EQ(ended, 1U);
+      EXPECT_EQ(waits, 0U);
+      expect_done(barrier(*team));
+      EXPECT_EQ(ended, 2U);
+    });
+  }
 }
 
 TEST(Team, ExchangesBlocksOfAnySize) {

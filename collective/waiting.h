@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 namespace holdfast::collective {
@@ -46,6 +47,23 @@ class [[nodiscard]] Waiting {
   static inline thread_local bool trains_ = false;
   static inline thread_local std::int64_t mine_ = 0;
   const Clock::time_point since_;
+};
+
+// While it lives, a thread of the program waits for an operation of some ranks only.
+class [[nodiscard]] TeamWait {
+ public:
+  explicit TeamWait(std::shared_ptr<std::atomic<std::uint64_t>> counted)
+      : counted_(std::move(counted)) {
+    if (counted_) ++*counted_;
+  }
+  ~TeamWait() {
+    if (counted_) --*counted_;
+  }
+  TeamWait(const TeamWait&) = delete;
+  TeamWait& operator=(const TeamWait&) = delete;
+
+ private:
+  const std::shared_ptr<std::atomic<std::uint64_t>> counted_;
 };
 
 }  // namespace holdfast::collective

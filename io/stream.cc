@@ -13,6 +13,7 @@
 #include "base/assert.h"
 #include "base/text.h"
 #include "os/errors.h"
+#include "os/lost_pages.h"
 #include "tls/handshake.h"
 
 namespace holdfast::io {
@@ -99,7 +100,7 @@ Stream::Moved Stream::read(std::span<char> into) {
     if (got > 0) return {Outcome::kDone, static_cast<std::size_t>(got)};
     if (got == 0) return {Outcome::kEnd};
     if (errno == EAGAIN) return {Outcome::kWantsToRead};
-    if (errno != EINTR) return broken_by(errno);
+    if (errno != EINTR) return broken_at(std::as_bytes(into));
   }
 }
 
@@ -115,8 +116,16 @@ Stream::Moved Stream::write(std::string_view bytes) {
     const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent > 0) return {Outcome::kDone, static_cast<std::size_t>(sent)};
     if (errno == EAGAIN) return {Outcome::kWantsToWrite};
-    if (errno != EINTR) return broken_by(errno);
+    if (errno != EINTR) return broken_at(std::as_bytes(std::span(bytes)));
   }
+}
+
+// If it is the kernel that has met a lost page of these bytes, no signal tells of it. So they are
+// read once, that the loss is noted (os/lost_pages.h).
+Stream::Moved Stream::broken_at(std::span<const std::byte> bytes) {
+  const int error_number = errno;
+  if (error_number == EFAULT) os::touch(bytes);
+  return broken_by(error_number);
 }
 
 Stream::Moved Stream::outcome_of(int result) {

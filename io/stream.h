@@ -56,6 +56,7 @@ class Stream {
  private:
   Moved outcome_of(int result);
   Moved broken_by(int error_number);
+  Moved broken_at(std::span<const std::byte> bytes);
 
   int socket_;
   tls::SslPtr ssl_;

@@ -1,10 +1,7 @@
 #include "os/files.h"
 
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -102,13 +99,7 @@ TEST(Files, GivesAJobAFolderOfItsOwn) {
 // The user's last other job ends just now, and with it the folder of all jobs goes
 // (runtime/job_files.h).
 TEST(Files, GivesAJobAFolderWhileAnotherTakesTheUsersAway) {
-  constexpr int kNoMount = 77;
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const bool alone = ::unshare(CLONE_NEWNS) == 0 &&
-                       ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-                       ::mount("none", "/dev/shm", "tmpfs", 0, "") == 0;
-    if (!alone) ::_exit(kNoMount);
+  const auto failed = on_a_tmpfs("/dev/shm", "", [] {
     const std::string mine = cat("/dev/shm/holdfast-", ::geteuid());
     std::atomic<bool> over = false;
     std::thread other([&] {
@@ -118,20 +109,17 @@ TEST(Files, GivesAJobAFolderWhileAnotherTakesTheUsersAway) {
         ::rmdir(mine.c_str());
       }
     });
-    int failed = 0;
+    int lost = 0;
     for (int i = 0; i < 20'000; ++i) {
       const auto path = runtime_directory("job");
-      if (!path || ::rmdir(path->c_str()) != 0) ++failed;
+      if (!path || ::rmdir(path->c_str()) != 0) ++lost;
     }
     over = true;
     other.join();
-    ::_exit(failed == 0 ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == kNoMount) GTEST_SKIP() << "this user may not mount a /dev/shm";
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+    return lost == 0 ? 0 : 1;
+  });
+  if (!failed) GTEST_SKIP() << "this user may not mount a /dev/shm";
+  EXPECT_EQ(*failed, 0);
 }
 
 TEST(Host, TellsItsOwnAddressesFromOthers) {

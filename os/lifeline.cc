@@ -158,7 +158,9 @@ Whereabouts whereabouts_on(const Board& board) {
           .operations = board.operations.load(kRelaxed),
           .version = board.version.load(kRelaxed),
           .steps = board.steps.load(kRelaxed),
-          .doing = board.doing.load(kRelaxed)};
+          .doing = board.doing.load(kRelaxed),
+          .team_operations = board.team_operations.load(kRelaxed),
+          .waits_for_team = board.team_waits.load(kRelaxed) != 0};
 }
 
 std::int32_t lifeline_holder(const std::string& path) {

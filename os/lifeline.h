@@ -60,13 +60,15 @@ class Lifeline {
 };
 
 // Where the holder writes its whereabouts. Any process may read them; a reader may find some of
-// them newer than others. One thread at a time writes a member.
+// them newer than others. One thread at a time writes a member, but for the last two.
 struct Board {
   std::atomic<Generation> generation;
   std::atomic<std::uint64_t> operations;
   std::atomic<Version> version;
   std::atomic<std::uint64_t> steps;
   std::atomic<Doing> doing;
+  std::atomic<std::uint64_t> team_operations;  // Any thread.
+  std::atomic<std::uint64_t> team_waits;       // Threads that wait for such a one. Any thread.
 
   // From now on the rank trains in this generation, whose operations are counted anew.
   void enter(Generation entered) {

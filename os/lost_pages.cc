@@ -51,6 +51,13 @@ bool is_readable(std::uintptr_t address) {
   return ::syscall(SYS_rt_sigprocmask, kNoSuchWay, address, nullptr, 8) != 0 && errno != EFAULT;
 }
 
+// mmap(), past the C library: a signal handler should not call that. (The thread sanitizer takes its
+// mmap() for a store to the whole page, in the midst of another thread's.)
+bool map(void* address, std::uint64_t bytes, int access, int how, int file, off_t offset) {
+  return ::syscall(SYS_mmap, address, bytes, access, how, file, offset) ==
+         reinterpret_cast<std::intptr_t>(address);
+}
+
 const Entry* entry_at(std::uintptr_t address) {
   const std::size_t taken = table.used.load(std::memory_order_acquire);
   for (std::size_t i = 0; i < taken; ++i) {
@@ -67,7 +74,7 @@ bool replace(const Entry& entry, std::uintptr_t page, std::uint64_t bytes) {
   constexpr int kAccess = PROT_READ | PROT_WRITE;
   if (entry.file < 0) {
     constexpr int kHow = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
-    return ::mmap(address, bytes, kAccess, kHow, -1, 0) != MAP_FAILED && is_readable(page);
+    return map(address, bytes, kAccess, kHow, -1, 0) && is_readable(page);
   }
   const auto at = static_cast<off_t>(entry.offset + (page - entry.begin.load()));
   const auto size = static_cast<off_t>(bytes);
@@ -76,7 +83,7 @@ bool replace(const Entry& entry, std::uintptr_t page, std::uint64_t bytes) {
     return false;
   }
   constexpr int kHow = MAP_SHARED | MAP_FIXED;
-  return ::mmap(address, bytes, kAccess, kHow, entry.file, at) != MAP_FAILED && is_readable(page);
+  return map(address, bytes, kAccess, kHow, entry.file, at) && is_readable(page);
 }
 
 // Returns false if the page can not be replaced. Two threads may touch the same page.

@@ -99,9 +99,6 @@ TEST(LostPages, AreReplacedInTheFile) {
 }
 
 TEST(LostPages, OfTwoThreadsThatStoreBothStoresStay) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the thread sanitizer takes the handler's mmap() for a store to the whole page";
-#endif
   Pages pages;
   const PageGuard guard = pages.guard();
   for (int round = 0; round < 300; ++round) {

@@ -1,9 +1,12 @@
-// For tests: a folder that goes with its test, sockets of this host, and another user.
+// For tests: a folder that goes with its test, sockets of this host, another user, and a file
+// system of its own.
 #pragma once
 
 #include <grp.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +14,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "os/fd.h"
@@ -47,6 +51,27 @@ int as_user(uid_t user, const Body& body) {
   }
   int status = 0;
   if (::waitpid(child, &status, 0) != child || !WIFEXITED(status)) return 255;
+  return WEXITSTATUS(status);
+}
+
+// Runs `body` in a child process that alone sees a new tmpfs at `folder`, with these options of
+// mount(8). Returns its result, or 128 + the signal that ended it. Nothing: this user may not
+// mount.
+template <class Body>
+std::optional<int> on_a_tmpfs(const std::string& folder, const std::string& options,
+                              const Body& body) {
+  constexpr int kNoMount = 77;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool alone = ::unshare(CLONE_NEWNS) == 0 &&
+                       ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                       ::mount("none", folder.c_str(), "tmpfs", 0, options.c_str()) == 0;
+    ::_exit(alone ? int{body()} : kNoMount);
+  }
+  int status = 0;
+  if (::waitpid(child, &status, 0) != child) std::abort();
+  if (WIFSIGNALED(status)) return 128 + WTERMSIG(status);
+  if (WEXITSTATUS(status) == kNoMount) return std::nullopt;
   return WEXITSTATUS(status);
 }
 

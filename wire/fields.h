@@ -148,7 +148,8 @@ struct Fields<StandingState> {
   static constexpr auto kList = in_order(
       &StandingState::node_id, &StandingState::generation, &StandingState::operations,
       &StandingState::version, &StandingState::doing, &StandingState::has_stepped,
-      &StandingState::for_ms, bounded(&StandingState::report, {.text_bytes = kMaxSentenceBytes}));
+      &StandingState::for_ms, bounded(&StandingState::report, {.text_bytes = kMaxSentenceBytes}),
+      &StandingState::exchanges);
 };
 template <>
 struct Fields<AgentState> {

@@ -20,7 +20,7 @@
 
 namespace holdfast::wire {
 
-inline constexpr std::uint32_t kProtocol = 15;  // Raised when an older peer could misunderstand us.
+inline constexpr std::uint32_t kProtocol = 16;  // Raised when an older peer could misunderstand us.
 
 // worker → scheduler, first on every connection; again after every reconnection.
 struct Register {
@@ -155,6 +155,7 @@ struct StandingState {
   bool has_stepped = false;  // This process has made a step.
   std::uint32_t for_ms = 0;  // When it was first told.
   std::string report = {};   // What its process does (Inspect); empty: not known yet.
+  bool exchanges = false;    // It is in an operation of some ranks only.
   bool operator==(const StandingState&) const = default;
 };
 

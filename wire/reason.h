@@ -139,8 +139,9 @@ struct Reason {
     kRehearsalSkipped,  // Only in the log.
     kRehearsalWrong,
     // A rank that all others wait for. rank, pid, node_id, host; version: its newest step; doing;
-    // count: for how many milliseconds; total: ranks that wait for it; detail: what its process
-    // does; other: after how many seconds it is ended; empty: it is not
+    // count: for how many milliseconds; total: ranks that wait for it (0: all wait for each other;
+    // -1: it is the only one); detail: what its process does; other: after how many seconds it is
+    // ended; empty: it is not
     kHoldsUp,
     // rank, pid, host; count: pages. Memory errors have taken pages that it trains with. Why a
     // generation is formed, and told to users.

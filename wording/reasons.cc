@@ -406,9 +406,13 @@ std::string whereabouts(const Reason& r) {
 
 std::string holds_up(const Reason& r) {
   const std::int64_t tenths = r.count / 100;
-  return cat("rank ", r.rank, " (process ", r.pid, " on ", r.host,
-             ") holds up the job: ", counted(r.total, "rank"), r.total == 1 ? " has" : " have",
-             " waited for it for ", tenths / 10, ".", tenths % 10, " s; ", whereabouts(r), ".",
+  const std::string seconds = cat(tenths / 10, ".", tenths % 10, " s; ");
+  const std::string what =
+      r.total < 0    ? cat("has made no step for ", seconds)
+      : r.total == 0 ? cat("waits in an exchange of some ranks, as all others do, for ", seconds)
+                     : cat("holds up the job: ", counted(r.total, "rank"),
+                           r.total == 1 ? " has" : " have", " waited for it for ", seconds);
+  return cat("rank ", r.rank, " (process ", r.pid, " on ", r.host, ") ", what, whereabouts(r), ".",
              r.detail.empty() ? "" : cat(" ", r.detail),
              r.other.empty() ? "" : cat(" It is ended and replaced after ", r.other, " s."));
 }

@@ -13,6 +13,7 @@
 namespace holdfast::wording {
 namespace {
 
+using Kind = wire::Reason::Kind;
 using wire::Ending;
 using wire::Reason;
 
@@ -83,7 +84,6 @@ TEST(Reasons, NameWhoNeverCameWhereTheIdsAreRanks) {
 }
 
 TEST(Reasons, OfOneAreNotWordedAsOfMany) {
-  using Kind = Reason::Kind;
   const auto words = [](Kind kind, std::int64_t total) {
     return in_words(Reason{.kind = kind, .total = total, .node_id = "7"});
   };
@@ -99,6 +99,24 @@ TEST(Reasons, OfOneAreNotWordedAsOfMany) {
             "(see MS_WORKER_NUM, MS_NODE_ID)");
   EXPECT_EQ(words(Kind::kTooFewCame, 1),
             "only 0 of 1 worker came within the time limit (MS_TOPO_TIMEOUT): none is here");
+}
+
+TEST(Reasons, SayWhoHoldsUpWhom) {
+  Reason why{.kind = Kind::kHoldsUp,
+             .rank = 1,
+             .pid = 42,
+             .count = 1300,
+             .total = 3,
+             .version = 120,
+             .host = "h",
+             .doing = Doing::kComputing};
+  const auto begins = [&](const std::string& text) { return in_words(why).starts_with(text); };
+  const std::string whose = "rank 1 (process 42 on h) ";
+  EXPECT_TRUE(begins(whose + "holds up the job: 3 ranks have waited for it for 1.3 s; "));
+  why.total = 0;
+  EXPECT_TRUE(begins(whose + "waits in an exchange of some ranks, as all others do, for 1.3 s; "));
+  why.total = -1;
+  EXPECT_TRUE(begins(whose + "has made no step for 1.3 s; ")) << in_words(why);
 }
 
 }  // namespace

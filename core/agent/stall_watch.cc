@@ -20,13 +20,16 @@ void StallWatch::see(Seen& seen, const Whereabouts& where, bool on_time) {
     seen.longest_step = std::max(seen.in_step, seen.longest_step * 7 / 8);
     seen.in_step = 0;
   }
-  if (where != seen.where) {
+  Whereabouts before = seen.where;
+  before.waits_for_team = where.waits_for_team;  // Whoever waits in turns has not come further.
+  if (where != before) {
     if (std::exchange(seen.stands, false)) job_.is_rest_told = false;
-    seen.where = where;
-    seen.looks = 0;
-    seen.report.clear();
+    seen = {.where = where, .in_step = seen.in_step, .longest_step = seen.longest_step};
   } else if (on_time) {
     ++seen.looks;
+  }
+  if (where.waits_for_team && !std::exchange(seen.has_waited, true) && seen.stands) {
+    job_.is_rest_told = false;
   }
   const int patience =
       where.steps > 0 ? std::max(kStallLooks, kStallSteps * seen.longest_step) : kFirstStallLooks;
@@ -78,7 +81,7 @@ std::vector<wire::StandingState> StallWatch::standing() const {
         std::chrono::duration_cast<std::chrono::milliseconds>(seen.looks * kLookEvery);
     all.push_back({place.node_id, seen.where.generation, seen.where.operations, seen.where.version,
                    seen.where.doing, seen.where.steps > 0,
-                   static_cast<std::uint32_t>(for_ms.count()), seen.report});
+                   static_cast<std::uint32_t>(for_ms.count()), seen.report, seen.has_waited});
   }
   return all;
 }

@@ -37,6 +37,8 @@ class StallWatch {
     int in_step = 0;       // Looks since it made its newest step.
     int longest_step = 0;  // In looks; older steps count ever less.
     bool stands = false;
+    bool has_waited =
+        false;           // Since it stands there, it has waited for an operation of some ranks.
     std::string report;  // What it does, if that was asked for.
   };
 

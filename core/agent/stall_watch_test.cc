@@ -40,6 +40,21 @@ class StallTest : public AgentTest {
   std::map<std::string, Whereabouts> where_;
 };
 
+TEST_F(StallTest, ItIsToldWhetherARankIsInAnExchangeOfSome) {
+  train(5);
+  where_["w0"].waits_for_team = true;
+  look_at_all(kStallLooks);
+  where_["w0"].waits_for_team = false;  // It waits for a while at a time.
+  ++where_["w1"].team_operations;
+  look_at_all();
+  ASSERT_EQ(told().size(), 1U) << "w1 has made an exchange: it goes on";
+  EXPECT_EQ(told()[0].node_id, "w0");
+  EXPECT_TRUE(told()[0].exchanges);
+  look_at_all(kStallLooks);
+  ASSERT_EQ(told().size(), 2U);
+  EXPECT_FALSE(told()[1].exchanges);
+}
+
 TEST_F(StallTest, ARankThatStandsForAFewStepsIsTold) {
   train(5);
   ++where_["w1"].operations;  // It waits for w0.

@@ -39,7 +39,9 @@ std::map<Rank, Stalls::Blocker> Stalls::standing() const {
 
 // The first of the ranks that the others wait for. A rank that stands in an older generation keeps
 // the newest one from forming. Else it is whoever stands at the earliest operation, if others stand
-// at a later one or have ended their training.
+// at a later one or have ended their training. Of those who stand there, a rank in an exchange of
+// some ranks waits for those who are in none; but who is in it is not known, so that counts only if
+// all ranks stand.
 std::map<Rank, Stalls::Blocker> Stalls::blockers() const {
   auto all = standing();
   const auto place = [](const Blocker& blocker) {
@@ -50,26 +52,63 @@ std::map<Rank, Stalls::Blocker> Stalls::blockers() const {
   });
   if (first == all.end()) return {};
   const auto least = place(first->second);
+  const auto world = static_cast<std::size_t>(job_.roster.world_size());
+  const bool all_stand = all.size() + ended_ == world;
   const bool is_old = least.first < job_.formation.generation;
   Instant wait_began = job_.now;
-  std::size_t waiting = std::erase_if(all, [&](const auto& entry) {
-    const Blocker& other = entry.second;
-    const bool waits =
-        is_old ? other.state.generation == job_.formation.generation : place(other) != least;
-    if (waits) wait_began = std::min(wait_began, other.since);
-    return waits;
+  const auto leave_out = [&](auto waits) {
+    return std::erase_if(all, [&](const auto& entry) {
+      if (!waits(entry.second)) return false;
+      wait_began = std::min(wait_began, entry.second.since);
+      return true;
+    });
+  };
+  std::size_t waiting = leave_out([&](const Blocker& other) {
+    return is_old ? other.state.generation == job_.formation.generation : place(other) != least;
   });
-  if (is_old) waiting = static_cast<std::size_t>(job_.roster.world_size()) - all.size();
-  if (waiting + ended_ == 0) return {};
+  const auto exchanges = [](const Blocker& other) { return other.state.exchanges; };
+  const bool all_exchange = std::all_of(all.begin(), all.end(),
+                                        [&](const auto& entry) { return exchanges(entry.second); });
+  if (!is_old && !all_stand && all_exchange) return {};  // They wait for one that goes on.
+  if (!is_old && all_stand && !all_exchange) waiting += leave_out(exchanges);
+  if (is_old) waiting = world - all.size();
+  return blame(std::move(all), {.waiting = waiting,
+                                .not_before = is_old                  ? began_
+                                              : waiting + ended_ == 0 ? Instant::min()
+                                              : waiting == 0          ? ended_at_
+                                                                      : wait_began,
+                                .is_old = is_old,
+                                .all_exchange = all_exchange && !is_old});
+}
+
+// What is said of ranks that hold up others, and when.
+std::map<Rank, Stalls::Blocker> Stalls::blame(std::map<Rank, Blocker> all, const Wait& wait) const {
+  const auto world = static_cast<std::size_t>(job_.roster.world_size());
+  const bool nobody_waits = wait.waiting + ended_ == 0;
+  // Nobody waits for a job's only rank but its user. If all are in exchanges, they wait for each
+  // other, each in an exchange that another one is not in.
+  const bool is_lone = nobody_waits && world == 1;
+  const bool is_deadlock = nobody_waits && world > 1 && wait.all_exchange && all.size() == world;
+  if (nobody_waits && !is_lone && !is_deadlock) return {};
+  Instant not_before = wait.not_before;
+  if (is_deadlock) {
+    for (const auto& [rank, blocker] : all) not_before = std::max(not_before, blocker.since);
+  }
   const bool is_alone = all.size() == 1;
   while (all.size() > kNamed) all.erase(std::prev(all.end()));
   for (auto& [rank, blocker] : all) {
     // The others wait only from when they have come, or have ended, or since the fault.
-    const Instant not_before = is_old ? began_ : waiting == 0 ? ended_at_ : wait_began;
     blocker.since = std::max(blocker.since, not_before);
-    blocker.waiting = static_cast<std::int64_t>(is_old ? waiting : waiting + ended_);
-    blocker.may_be_ended = waiting > 0 && is_alone && blocker.state.has_stepped;
-    blocker.patience = is_old ? kNextLook : waiting == 0 ? kLastOnes : Duration{};
+    blocker.waiting =
+        is_lone ? -1
+                : static_cast<std::int64_t>(wait.is_old ? wait.waiting : wait.waiting + ended_);
+    blocker.may_be_ended =
+        wait.waiting > 0 && is_alone && blocker.state.has_stepped && !wait.all_exchange;
+    blocker.patience = is_lone             ? kLone
+                       : is_deadlock       ? kExchange
+                       : wait.is_old       ? kNextLook
+                       : wait.waiting == 0 ? kLastOnes
+                                           : Duration{};
   }
   return all;
 }
@@ -98,6 +137,10 @@ void Stalls::check() {
       continue;
     }
     Blocker& blocker = found->second;
+    const auto kind = [](const Blocker& one) {
+      return std::clamp<std::int64_t>(one.waiting, -1, 1);
+    };
+    if (kind(blocker) != kind(former)) continue;  // It is another wait.
     blocker.since = former.since;
     blocker.is_told = former.is_told;
     if (blocker.agent != former.agent) continue;  // What it was sent may be lost.

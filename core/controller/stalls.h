@@ -3,9 +3,10 @@
 // Each agent tells which of its ranks stand still (wire::StandingState). A rank that waits has come
 // to a later operation of all ranks than the one that it waits for. So whoever stands at the
 // earliest operation holds up all who stand at a later one. After a fault, whoever still stands in
-// an older generation holds up the recovery. If all stand at the same operation, nobody
-// waits for anybody: all evaluate, or compile. Who has ended its training waits as well, for the
-// job's end.
+// an older generation holds up the recovery. If all stand at the same operation, those in an
+// exchange of some ranks wait for those who are in none. If nobody is in one, nobody waits for
+// anybody: all evaluate, or compile. If all are, they wait for each other. Who has ended its
+// training waits as well, for the job's end. A job's only rank is named if it stands for long.
 #pragma once
 
 #include <map>
@@ -28,6 +29,10 @@ inline constexpr Duration kNextLook = std::chrono::seconds(1);
 // How long a rank is waited for by ranks that have all ended before it is named: the last one may
 // write a checkpoint.
 inline constexpr Duration kLastOnes = std::chrono::seconds(60);
+// How long all ranks must stand in exchanges of some ranks to be named: much may be on its way.
+inline constexpr Duration kExchange = std::chrono::seconds(10);
+// How long a job's only rank must stand still to be named.
+inline constexpr Duration kLone = std::chrono::seconds(30);
 // How many ranks are named at a time.
 inline constexpr std::size_t kNamed = 3;
 
@@ -48,7 +53,8 @@ class Stalls {
     Link agent = 0;
     Instant since{};      // Since when it stands; or, in blockers(), since when the others wait.
     Duration patience{};  // How long it must have held up the others to be named.
-    std::int64_t waiting = 0;  // Ranks that wait for it, or have ended.
+    // Ranks that wait for it, or have ended; 0: all ranks wait for each other; -1: it is alone.
+    std::int64_t waiting = 0;
     // Others wait, for it alone, and its process has made a step: it is no first compilation, and
     // no checkpoint of the last rank.
     bool may_be_ended = false;
@@ -62,7 +68,14 @@ class Stalls {
   };
 
   [[nodiscard]] std::map<Rank, Blocker> standing() const;
+  struct Wait {
+    std::size_t waiting = 0;    // Ranks that wait, without those that have ended.
+    Instant not_before{};       // Since then at the earliest.
+    bool is_old = false;        // For ranks in an older generation.
+    bool all_exchange = false;  // Those that are left are in exchanges of some ranks themselves.
+  };
   [[nodiscard]] std::map<Rank, Blocker> blockers() const;
+  [[nodiscard]] std::map<Rank, Blocker> blame(std::map<Rank, Blocker> all, const Wait& wait) const;
   void note_changes();
   void note_end(Rank rank, const Blocker& blocker);
   [[nodiscard]] Instant names_at(Rank rank, const Blocker& blocker) const;

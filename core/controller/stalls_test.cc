@@ -36,11 +36,14 @@ class StallsTest : public HostsTest {
     said_.clear();
     SetUp();
   }
+  void all_live(Duration time) { beat(time, {1, 2, 3, 90, 91}); }
   std::uint32_t for_ms_ = 1000;
   // All that the first agent was told of ranks that hold up others.
   [[nodiscard]] std::vector<Reason> named() const {
     std::vector<Reason> all;
-    for (const auto& message : said_.at(90)) {
+    const auto said = said_.find(90);
+    if (said == said_.end()) return all;
+    for (const auto& message : said->second) {
       const auto* waiting = std::get_if<wire::Waiting>(&message);
       const bool holds = waiting != nullptr && waiting->reason.kind == Reason::Kind::kHoldsUp;
       if (holds) all.push_back(waiting->reason);
@@ -76,9 +79,6 @@ TEST_F(StallsTest, WhoStandsAtTheEarliestOperationHoldsUpTheOthers) {
 TEST_F(StallsTest, TheLastOneOfAllIsNamedAfterAMinute) {
   stand({at("0", 8), at("1", 8)}, {});
   step(Received{3, wire::Finished{machine_->generation(), 4}});
-  const auto all_live = [&](Duration time) {
-    for (const Instant end = now_ + time; now_ < end;) beat(1s, {1, 2, 3, 90, 91});
-  };
   all_live(50s);
   EXPECT_TRUE(named().empty());
   all_live(12s);
@@ -97,6 +97,83 @@ TEST_F(StallsTest, NobodyIsNamedWhileAllDoTheSame) {
   beat(10s, {90, 91});
   EXPECT_EQ(last<wire::Inspect>(91), nullptr);
   EXPECT_TRUE(named().empty());
+}
+
+TEST_F(StallsTest, WhoIsInAnExchangeOfSomeRanksWaitsForThoseWhoAreInNone) {
+  auto first = at("0", 8);
+  auto last = at("2", 8);
+  first.exchanges = last.exchanges = true;
+  stand({first, at("1", 8, "it spins")}, {last});
+  beat(100ms, {90, 91});
+  ASSERT_EQ(named().size(), 1U);
+  EXPECT_EQ(named()[0].rank, 1);
+  EXPECT_EQ(named()[0].total, 2);
+}
+
+TEST_F(StallsTest, WhoIsInAnExchangeWaitsForARankThatIsNotThereYet) {
+  auto first = at("0", 7);
+  first.exchanges = true;
+  stand({first, at("1", 7, "it spins")}, {at("2", 8)});
+  beat(100ms, {90, 91});
+  ASSERT_EQ(named().size(), 1U);
+  EXPECT_EQ(named()[0].rank, 1);
+  EXPECT_EQ(named()[0].total, 2);
+}
+
+TEST_F(StallsTest, RanksThatWaitForEachOtherAreNamedAfterTenSecondsAndNotEnded) {
+  limit_to(2s);
+  std::vector waiting = {at("0", 8, "it waits"), at("1", 8, "it waits"), at("2", 8, "it waits")};
+  for (auto& rank : waiting) rank.exchanges = true;
+  stand({waiting[0], waiting[1]}, {waiting[2]});
+  beat(kExchange - 1100ms, {90, 91});
+  EXPECT_TRUE(named().empty()) << "much may be on its way";
+  beat(200ms, {90, 91});
+  ASSERT_EQ(named().size(), 3U);
+  EXPECT_EQ(named()[0].total, 0);
+  all_live(20s);
+  EXPECT_EQ(last<wire::Evict>(90), nullptr);
+  EXPECT_EQ(last<wire::Evict>(91), nullptr);
+}
+
+// Who is in an exchange of some ranks is not known: it may wait for one that goes on.
+TEST_F(StallsTest, AnExchangeBlamesNobodyUnlessAllRanksStand) {
+  auto first = at("0", 8);
+  first.exchanges = true;
+  stand({first}, {});
+  all_live(20s);
+  EXPECT_TRUE(named().empty()) << "ranks 1 and 2 go on";
+  stand({first}, {at("2", 8, "it writes a checkpoint")});
+  all_live(20s);
+  EXPECT_TRUE(named().empty()) << "rank 0 may wait for rank 1, which goes on";
+  first.operations = 7;
+  stand({first}, {at("2", 8)});
+  all_live(20s);
+  EXPECT_TRUE(named().empty()) << "rank 2 waits for rank 0, and that one for rank 1";
+}
+
+TEST_F(StallsTest, OneThatWaitsItselfIsNeverEnded) {
+  limit_to(5s);
+  auto first = at("0", 7, "it waits");
+  auto other = at("1", 7, "it waits");
+  first.exchanges = other.exchanges = true;
+  stand({first, other}, {at("2", 8)});
+  all_live(20s);
+  EXPECT_EQ(named().size(), 2U);
+  EXPECT_EQ(last<wire::Evict>(90), nullptr);
+}
+
+TEST_F(StallsTest, AWaitForOneIsNoLongerWaitThanTheOneForAll) {
+  limit_to(10s);
+  auto waiting = std::vector{at("0", 8), at("1", 8), at("2", 8, "it waits")};
+  for (auto& rank : waiting) rank.exchanges = true;
+  stand({waiting[0], waiting[1]}, {waiting[2]});
+  all_live(8s);
+  for_ms_ = 0;
+  stand({at("0", 9), at("1", 9)}, {at("2", 8, "it spins")});
+  all_live(8s);
+  EXPECT_EQ(last<wire::Evict>(91), nullptr) << "the others have come 8 s ago";
+  all_live(4s);
+  EXPECT_NE(last<wire::Evict>(91), nullptr);
 }
 
 TEST_F(StallsTest, ThePlacesOfOthersDoNotCount) {
@@ -169,6 +246,37 @@ TEST_F(StallsTest, AfterTheLimitItsAgentEndsIt) {
   step(Received{92, again});
   beat(1s, {90, 92});
   EXPECT_NE(last<wire::Evict>(92), nullptr);
+}
+
+class LoneStallsTest : public StallsTest {
+ protected:
+  void SetUp() override {
+    options_.world_size = 1;
+    machine_.emplace(options_, std::nullopt);
+    step(Started{});
+    tell(90, "agent-1", "host-1", {{"0", 1, 1, true}});
+    come(1, who("0", 1, 1, "host-1"));
+    step(Received{1, wire::Report{machine_->generation(), first_, first_}});
+    ASSERT_EQ(machine_->stage(), Stage::kRunning);
+  }
+  void stand_alone() {
+    wire::AgentState state{"job", "agent-1", "host-1", {{"0", 1, 1, true}}};
+    state.standing = {at("0", 8, "it spins")};
+    step(Received{90, state});
+  }
+};
+
+// Nobody waits for it but its user.
+TEST_F(LoneStallsTest, TheOnlyRankIsNamedAfterHalfAMinuteAndNeverEnded) {
+  limit_to(5s);
+  stand_alone();
+  beat(kLone - 1100ms, {1, 90});
+  EXPECT_TRUE(named().empty());
+  beat(500ms, {1, 90});
+  ASSERT_EQ(named().size(), 1U);
+  EXPECT_EQ(named()[0].total, -1);
+  beat(60s, {1, 90});
+  EXPECT_EQ(last<wire::Evict>(90), nullptr);
 }
 
 TEST_F(StallsTest, NobodyIsEndedBeforeItsFirstStepOrIfItIsNotAlone) {

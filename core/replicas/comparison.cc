@@ -20,6 +20,7 @@ struct Unlike {
   std::size_t rank = 0;
   std::size_t than = 0;
   bool has_majority = false;  // More than half of those that count are of that group.
+  std::uint64_t all = 0;      // Who differs from `than`, as Reading::blamed.
 };
 
 template <class DigestOf>
@@ -36,8 +37,12 @@ Unlike odd_one(const std::vector<bool>& is_copy, DigestOf digest_of) {
     most = alike;
     found.than = r;
   }
-  while (found.rank < ranks && digest_of(found.rank) == digest_of(found.than)) ++found.rank;
-  if (found.rank == ranks) found.rank = found.than;
+  found.rank = found.than;
+  for (std::size_t r = ranks; r-- > 0;) {
+    if (digest_of(r) == digest_of(found.than)) continue;
+    found.rank = r;
+    found.all |= std::uint64_t{1} << r % 64;
+  }
   found.has_majority =
       2 * most > static_cast<std::size_t>(std::count(is_copy.begin(), is_copy.end(), false));
   return found;
@@ -53,6 +58,8 @@ bool Comparison::is_due(Generation generation, At at, bool at_end) const {
 
 void Comparison::tell(Reading& mine) const {
   mine.relapse = relapse_;
+  mine.blamed = blamed_;
+  mine.row = row_;
   mine.alike = alike_;
 }
 
@@ -62,7 +69,14 @@ Comparison::Heard Comparison::heard(Generation generation, At at,
   at_ = at;
   is_copy_.clear();
   for (const Reading& r : readings) {
-    relapse_ = std::max(relapse_, r.relapse);
+    if (r.relapse > relapse_) {
+      relapse_ = r.relapse;
+      blamed_ = row_ = 0;
+    }
+    if (r.relapse == relapse_) {  // One may have seen more of them than another.
+      blamed_ |= r.blamed;
+      row_ = std::max(row_, r.row);
+    }
     alike_ = std::max(alike_, r.alike);
     is_copy_.push_back(r.is_copy != 0);
   }
@@ -100,6 +114,13 @@ std::uint64_t steps_between(std::span<const Reading> readings) {
   return std::clamp<std::uint64_t>((kShare * (read + exchange) + step - 1) / step, 1, kMost);
 }
 
+void Comparison::note_repair(std::uint64_t blamed) {
+  const bool is_same = relapse_ == at_.step + 1;  // That repair was cut short.
+  if (!is_same) row_ = relapse_ == at_.step ? row_ + 1 : 1;
+  blamed_ = is_same ? blamed_ | blamed : blamed;
+  relapse_ = at_.step + 1;
+}
+
 Verdict Comparison::judge(std::span<const std::string> names,
                           std::span<const std::uint64_t> digests) {
   HF_ASSERT(!names.empty() && digests.size() == names.size() * is_copy_.size());
@@ -109,7 +130,10 @@ Verdict Comparison::judge(std::span<const std::string> names,
     one.tensor = t;
     if (one.rank != one.than) found.push_back(one);
   }
-  const bool again = at_.step == relapse_ && relapse_ != 0;
+  std::uint64_t differ = 0;
+  for (const Unlike& one : found) differ |= one.all;
+  const bool follows = at_.step == relapse_ && relapse_ != 0;
+  const bool again = follows && ((differ & blamed_) != 0 || row_ >= kMostInRow);
   const bool has_majority =
       std::all_of(found.begin(), found.end(), [](const Unlike& one) { return one.has_majority; });
   Verdict verdict;
@@ -118,13 +142,15 @@ Verdict Comparison::judge(std::span<const std::string> names,
   }
   if (verdict.act == Verdict::Act::kRepair) {
     for (const Unlike& one : found) verdict.copies.push_back({one.tensor, one.than});
-    relapse_ = at_.step + 1;
+    note_repair(differ);
   }
   if (options_.warns_only) {
     std::erase_if(found, [&](const Unlike& o) { return !named_.insert(names[o.tensor]).second; });
   }
   if (found.empty()) return verdict;
-  const Unlike& first = found[0];
+  const auto is_again = [&](const Unlike& one) { return again && (one.all & blamed_) != 0; };
+  const auto relapsed = std::find_if(found.begin(), found.end(), is_again);
+  const Unlike& first = relapsed == found.end() ? found[0] : *relapsed;
   verdict.words = cat("rank ", first.rank, " holds other values of `", names[first.tensor],
                       "` than rank ", first.than, " after step ", at_.step);
   if (found.size() > 1) {
@@ -133,7 +159,9 @@ Verdict Comparison::judge(std::span<const std::string> names,
             found.size() == 2 ? " other tensor differs" : " other tensors differ", ", too)");
   }
   if (again) {
-    verdict.words += ", a step after differences were repaired";
+    verdict.words += (differ & blamed_) != 0
+                         ? ", a step after differences were repaired"
+                         : cat(", and ranks differed in each of the ", row_, " steps before");
     return verdict;
   }
   const std::uint64_t since = std::min(alike_ + 1, at_.step);

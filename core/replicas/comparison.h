@@ -3,9 +3,10 @@
 // becomes of it.
 //
 // If most ranks hold the same, the others are given theirs: a memory fault has changed a few bits.
-// If the difference is there again one step later, the program makes it, and the job ends with a
-// sentence that names rank, tensor and step. It ends as well if no values are those of most ranks,
-// since then nobody can tell which are right. A rank whose state was copied from another one does
+// If a rank differs again one step later, its program makes the difference, and the job ends with a
+// sentence that names rank, tensor and step. So it does if ranks differ in more than kMostInRow
+// steps on end, whoever it is, and if no values are those of most ranks, since then nobody can tell
+// which are right. A rank whose state was copied from another one does
 // not count: it would be that one's second voice.
 //
 // All ranks come to the same verdict, since all get the same readings: also one that has just
@@ -23,6 +24,8 @@
 
 namespace holdfast::replicas {
 
+inline constexpr std::uint64_t kMostInRow = 3;
+
 // A committed version, and the number of the newest step in it, by which people know it. Some
 // versions are no steps: results that are kept, ends of epochs.
 struct At {
@@ -35,8 +38,10 @@ struct Reading {
   std::uint64_t names = 0;     // A digest of the replicas' names; 0: the rank has none.
   std::uint64_t digest = 0;    // A digest of the digests of all of them.
   std::uint64_t is_copy = 0;   // 1: its state was copied from another rank.
-  std::uint64_t relapse = 0;   // The step in which a difference is the program's: the one after a
-                               // repair. 0: none.
+  std::uint64_t relapse = 0;   // The step after the newest repair; 0: there was none.
+  std::uint64_t blamed = 0;    // Who was given other values by it: bit r % 64 for rank r. So two
+                               // ranks whose numbers differ by 64 count as one.
+  std::uint64_t row = 0;       // In how many steps on end there were repairs, this one included.
   std::uint64_t alike = 0;     // The step in which all were alike last, perhaps by a repair.
   std::uint64_t read = 0;      // The time that computing the digests took.
   std::uint64_t exchange = 0;  // The time of the last comparison's exchange; 0: it is the first.
@@ -95,11 +100,15 @@ class Comparison {
   void repaired() { alike_ = at_.step; }
 
  private:
+  void note_repair(std::uint64_t blamed);
+
   Options options_;
   Generation generation_ = 0;
   At at_;  // What was compared last.
   Version next_ = 0;
-  std::uint64_t relapse_ = 0;  // As in Reading, as is the next one.
+  std::uint64_t relapse_ = 0;  // As in Reading, as are the next three.
+  std::uint64_t blamed_ = 0;
+  std::uint64_t row_ = 0;
   std::uint64_t alike_ = 0;
   std::vector<bool> is_copy_;    // By rank.
   std::set<std::string> named_;  // Each replica is named once, if differences may stay.

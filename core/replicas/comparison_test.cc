@@ -193,6 +193,47 @@ TEST(Verdict, IsThatTheProgramDriftsIfTheDifferenceIsThereAgainAStepLater) {
   EXPECT_EQ(again.doubt, "");
 }
 
+TEST(Verdict, AnotherRankThatDiffersAStepLaterIsRepairedToo) {
+  Comparison c({});
+  EXPECT_EQ(judged(c, {"w"}, {1, 1, 9}, 5).act, Act::kRepair);
+  EXPECT_EQ(judged(c, {"w"}, {1, 1, 9}, 5).act, Act::kRepair);  // The repair was cut short.
+  EXPECT_EQ(judged(c, {"w"}, {1, 8, 1}, 6).act, Act::kRepair);
+  EXPECT_EQ(judged(c, {"w"}, {8, 1, 1}, 7).act, Act::kRepair);
+  EXPECT_EQ(told_by(c).row, kMostInRow);
+  const Verdict last = judged(c, {"w"}, {1, 1, 9}, 8);
+  EXPECT_EQ(last.act, Act::kEnd) << "memory does not fail in each step";
+  EXPECT_EQ(last.words,
+            "rank 2 holds other values of `w` than rank 0 after step 8, and ranks differed in each "
+            "of the 3 steps before");
+}
+
+TEST(Verdict, ARankThatDiffersAgainEndsTheJobWhateverElseDiffers) {
+  Comparison c({});
+  EXPECT_EQ(judged(c, {"v", "w"}, {1, 1, 1, 1, 1, 1, 9, 1, 1, 9}, 5).act, Act::kRepair);
+  const Verdict again = judged(c, {"v", "w"}, {1, 1, 9, 1, 1, 1, 1, 1, 1, 9}, 6);
+  EXPECT_EQ(again.act, Act::kEnd);
+  EXPECT_TRUE(again.words.starts_with("rank 4 holds other values of `w` than rank 0"))
+      << again.words;
+}
+
+// Two repairs of one version were cut short, and one rank did not come to judge the second.
+TEST(Verdict, IsTheSameThoughOneRankHasSeenMoreThanAnother) {
+  Comparison a({});
+  Comparison b({});
+  EXPECT_EQ(judged(a, {"w"}, {1, 1, 1, 1, 9}, 5).act, Act::kRepair);
+  EXPECT_EQ(judged(b, {"w"}, {1, 1, 1, 1, 9}, 5).act, Act::kRepair);
+  EXPECT_EQ(judged(a, {"w"}, {1, 9, 1, 1, 1}, 5).act, Act::kRepair);
+  std::vector<Reading> readings(5, kReading);
+  a.tell(readings[0]);
+  b.tell(readings[1]);
+  for (Comparison* c : {&a, &b}) EXPECT_EQ(c->heard(2, {5, 5}, readings), Heard::kAlike);
+  readings[1].digest = 9;
+  for (Comparison* c : {&a, &b}) {
+    EXPECT_EQ(c->heard(2, {6, 6}, readings), Heard::kUnlike);
+    EXPECT_EQ(c->judge(std::vector<std::string>{"w"}, Digests{1, 9, 1, 1, 1}).act, Act::kEnd);
+  }
+}
+
 TEST(Verdict, RepairsOnceMoreIfAStepInBetweenWasAlike) {
   Comparison c({});
   EXPECT_EQ(judged(c, {"w"}, {1, 1, 9}, 5).act, Act::kRepair);

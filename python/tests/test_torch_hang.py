@@ -17,7 +17,8 @@ from torch_job import LIMIT_S, Job, needs_torch
 pytestmark = needs_torch
 
 # Rank 1 hangs once, in the midst of a step. `evaluate`: all ranks do something else for 3 s. By
-# then the first steps, which are long, count no more.
+# then the first steps, which are long, count no more. `away`: it hangs before an exchange of a group
+# in which the others are already; the group's ranks are all, but it is not the group of all ranks.
 PROGRAM = """
 import json, os, sys, threading, time, torch, torch.distributed as dist, holdfast.torch as hf
 hf.init()
@@ -34,6 +35,9 @@ def block():
 def rest():
     time.sleep(3)
 
+def away():
+    spin()
+
 def hang_once():
     try:
         open(f"{folder}/hung", "x").close()
@@ -49,13 +53,16 @@ ddp = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 state = hf.State(ddp, optimizer)
 rank, began = dist.get_rank(), []
+group = dist.new_group([0, 1, 2]) if how == "away" else None
 while state.n < 200:
     began = [*began[-40:], time.monotonic()]
     if how == "evaluate" and state.n == 150:
         time.sleep(3)
     with state.step():
-        if rank == 1 and state.n == 150 and how in ("spin", "block", "rest"):
+        if rank == 1 and state.n == 150 and how in ("spin", "block", "rest", "away"):
             hang_once()
+        if group is not None:
+            dist.all_reduce(torch.ones(1), group=group)
         seed = torch.Generator().manual_seed(state.n * 7 + rank)
         optimizer.zero_grad()
         ddp(torch.randn(8, 32, generator=seed)).square().mean().backward()
@@ -112,7 +119,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> object:
     return ended.bits
 
 
-@pytest.mark.parametrize("how", ["spin", "block"])
+@pytest.mark.parametrize("how", ["spin", "block", "away"])
 def test_torch_a_rank_that_hangs_is_named_and_replaced(
     tmp_path: Path, undisturbed: object, how: str
 ) -> None:

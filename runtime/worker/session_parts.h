@@ -82,8 +82,8 @@ struct Session::Parts {
   Identity identity;
   std::unique_ptr<StateStore> store;
   std::shared_ptr<collective::Regions> regions;
-  std::shared_ptr<collective::CurrentGeneration> current;
   std::shared_ptr<os::Board> board;  // For this host's agent.
+  std::shared_ptr<collective::CurrentGeneration> current;
   std::function<void(Generation)> on_stop;
   std::atomic<pid_t> sums_thread = 0;  // The queue's thread; 0: it has not begun.
   arena::Position begin_position;

@@ -20,12 +20,15 @@ using collective::Group;
 using collective::Outcome;
 using namespace std::chrono_literals;
 
-collective::CurrentGeneration::Options current_options(Worker& worker, const Identity& identity) {
+collective::CurrentGeneration::Options current_options(Worker& worker, const Identity& identity,
+                                                       const std::shared_ptr<os::Board>& board) {
   return {.directory = identity.directory,
           .run_id = identity.run_id,
           .join_timeout = worker.settings().replacement_timeout,
           .abort_patience = worker.solo() ? Duration{} : worker.settings().node_timeout,
-          .played = worker.shared_rehearsal()};
+          .played = worker.shared_rehearsal(),
+          .team_operations = {board, &board->team_operations},
+          .team_waits = {board, &board->team_waits}};
 }
 
 trainer::Outcome outcome_of(Outcome outcome) {
@@ -40,8 +43,8 @@ Session::Parts::Parts(Worker& w, Identity i, std::unique_ptr<StateStore> s)
       identity(std::move(i)),
       store(std::move(s)),
       regions(std::make_shared<collective::Regions>(identity.directory, identity.rank)),
-      current(std::make_shared<collective::CurrentGeneration>(current_options(w, identity))),
       board(os::lifeline_board(w.settings().lifeline)),
+      current(std::make_shared<collective::CurrentGeneration>(current_options(w, identity, board))),
       queue(std::make_shared<collective::Queue>([this] { sums_thread = ::gettid(); },
                                                 [this] { worker.tell(trainer::SumsIdle{}); })) {}
 

@@ -1,0 +1,91 @@
+#include "os/sparse_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/text.h"
+#include "os/errors.h"
+#include "os/files.h"
+#include "os/shared_file.h"
+
+namespace holdfast::os {
+
+Room room_in(const std::string& folder) {
+  struct statvfs system {};
+  if (statvfs(folder.c_str(), &system) != 0) return {};
+  if (system.f_blocks == 0) {
+    const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    return {static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * page,
+            static_cast<std::uint64_t>(::sysconf(_SC_AVPHYS_PAGES)) * page};
+  }
+  return {std::uint64_t{system.f_blocks} * system.f_frsize,
+          std::uint64_t{system.f_bavail} * system.f_frsize};
+}
+
+Result<SparseFile> SparseFile::make(const std::string& path, std::uint64_t bytes) {
+  if (Status made = make_directories(folder_of(path)); !made) return made.error();
+  const std::string draft = path + ".new";
+  ::unlink(draft.c_str());
+  SparseFile made;
+  made.path_ = path;
+  made.file_.reset(::open(draft.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!made.file_) return system_error(cat("cannot create ", draft), errno);
+  if (::ftruncate(made.file_.get(), static_cast<off_t>(bytes)) == 0) {
+    made.mapping_ = Mapping::of(made.file_, 0, bytes, Access::kWrite);
+  }
+  if (made.mapping_) return made;
+  const int why = errno;
+  ::unlink(draft.c_str());
+  return system_error(cat("cannot map ", bytes, " bytes of ", path), why);
+}
+
+Result<SparseFile> SparseFile::open(const std::string& path) {
+  Result<Found> found = find_file(path, Access::kWrite);
+  if (!found) return found.error();
+  SparseFile opened;
+  opened.path_ = path;
+  if (!found->file || found->bytes == 0) return opened;
+  Result<Mapping> mapping = map_file(*found, Access::kWrite, path);
+  if (!mapping) return mapping.error();
+  opened.mapping_ = *std::move(mapping);
+  opened.file_ = std::move(found->file);
+  return opened;
+}
+
+void SparseFile::discard() {
+  ::unlink((path_ + ".new").c_str());
+}
+
+Status SparseFile::take(std::uint64_t offset, std::uint64_t bytes, const std::string& whose) {
+  if (bytes == 0) return {};
+  const int error_number = take_memory(file_, offset, bytes);
+  if (error_number == 0) return {};
+  const std::string folder = folder_of(path_);
+  if (error_number != ENOSPC) {
+    return system_error(cat("cannot take ", bytes, " bytes of ", path_, " for ", whose),
+                        error_number);
+  }
+  const Room room = room_in(folder);
+  return Error{Blame::kWorld, cat("No room in ", folder, " for ", whose, ": ", bytes,
+                                  " bytes more are needed, and ", room.free, " of ", room.all,
+                                  " are free; enlarge that file system or name another.")};
+}
+
+void SparseFile::drop(std::uint64_t offset, std::uint64_t bytes) {
+  // The memory is only kept if the kernel refuses.
+  (void)::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                    static_cast<off_t>(offset), static_cast<off_t>(bytes));
+}
+
+std::uint64_t SparseFile::taken() const {
+  struct stat status {};
+  if (::fstat(file_.get(), &status) != 0) return 0;
+  return static_cast<std::uint64_t>(status.st_blocks) * 512;
+}
+
+}  // namespace holdfast::os

@@ -1,0 +1,305 @@
+#include "table/tables.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "arena/format.h"
+#include "arena/slots.h"
+#include "base/assert.h"
+#include "base/digest.h"
+#include "base/prng.h"
+#include "base/text.h"
+#include "os/float_mode.h"
+#include "os/pool.h"
+#include "table/state.h"
+
+namespace holdfast::table {
+namespace {
+
+using arena::load;
+using arena::publish;
+
+// Below this many rows waking another thread costs more than it saves.
+constexpr std::uint64_t kRowsWorthAThread = 256;
+}  // namespace
+
+Status Tables::State::add(Table& table, std::uint64_t key, const float* gradients) {
+  const std::size_t values = table.spec->values;
+  const auto [k, is_new] = table.gathered.place_of(key);
+  float* const sum = table.gradients + k * values;
+  if (!is_new) {
+    for (std::size_t i = 0; i < values; ++i) sum[i] += gradients[i];
+    return {};
+  }
+  Regions& r = table.regions;
+  Status taken = reserve(table, r.gradients, (k + 1) * values * sizeof(float));
+  if (taken) taken = reserve(table, r.touched, (k + 1) * sizeof(std::uint32_t));
+  if (!taken) {
+    table.gathered.forget_last();
+    return taken;
+  }
+  std::memcpy(sum, gradients, values * sizeof(float));
+  return {};
+}
+
+void Tables::State::split(std::size_t threads, Version n) {
+  std::uint64_t all = 0;
+  for (const Table& table : tables) all += table.words->touched[n % 2];
+  for (std::size_t i = 0; i < threads; ++i) {
+    publish(slots()[i].progress, all * i / threads * 2);
+    slots()[i].end = all * (i + 1) / threads;
+  }
+  publish(header().threads, threads);
+}
+
+// A new row begins and is updated in one go: if that is cut short, it begins again.
+void Tables::State::apply(const Table& table, const Update& update, std::uint64_t k, Version n,
+                          Slot& slot) {
+  const Spec& spec = *table.spec;
+  const std::uint64_t number = table.touched[k];
+  std::byte* const row = table.row(number);
+  const float* const gradients = table.gradients + k * spec.values;
+  if (number >= table.words->rows[(n - 1) % 2]) {
+    float values[kMostValues];
+    table.beginning.fill(table.keys[number], {values, spec.values});
+    write_values(spec, {values, spec.values}, row);
+    begin_state(spec, row);
+    update.apply(row, gradients);
+    return;
+  }
+  const std::uint64_t line = slot.progress / 2;
+  if (slot.progress % 2 == 1) {
+    std::memcpy(row, slot.undo, spec.row_bytes());
+  } else {
+    std::memcpy(slot.undo, row, spec.row_bytes());
+    publish(slot.progress, line * 2 + 1);
+  }
+  update.apply(row, gradients);
+}
+
+// The slot's part of update n, from where it is.
+void Tables::State::work(std::size_t index, Version n) {
+  constexpr std::uint64_t kAhead = 8;
+  Slot& slot = slots()[index];
+  std::uint64_t first = 0;  // Of the table, among all touched rows.
+  for (const Table& table : tables) {
+    const std::uint64_t count = table.words->touched[n % 2];
+    const Update update(*table.spec, table.words->arguments[n % 2]);
+    const std::uint64_t end = std::min(slot.end, first + count);
+    for (std::uint64_t at = std::max(slot.progress / 2, first); at < end; ++at) {
+      const std::uint64_t k = at - first;
+      if (k + kAhead < count) __builtin_prefetch(table.row(table.touched[k + kAhead]), 1);
+      apply(table, update, k, n, slot);
+      publish(slot.progress, (at + 1) * 2);
+    }
+    first += count;
+  }
+}
+
+void Tables::State::end_update(Version n) {
+  for (Table& table : tables) {
+    const unsigned least = table.index.least_bits();
+    table.index.grow(table.words->rows[(n - 1) % 2], table.words->rows[n % 2]);
+    if (table.index.least_bits() != least) drop_older_indexes(table);
+  }
+  publish(header().version, n);
+  forget();
+}
+
+void Tables::State::forget() {
+  for (Table& table : tables) table.gathered.clear();
+  refused = Status();
+}
+
+Result<Tables> Tables::open(const std::string& path, std::vector<Spec> specs,
+                            std::uint64_t run_id) {
+  if (Status good = check(specs); !good) return good.error();
+  Result<os::SparseFile> file = os::SparseFile::open(path);
+  if (!file) return file.error();
+  if (file->mapping()) {
+    const Header& header = *file->mapping().as<Header>(0);
+    const bool is_of_run =
+        file->mapping().bytes().size() < kRegionsOffset || header.fixed.run_id == run_id;
+    Result<std::vector<Spec>> there = State::specs_in(path, file->mapping());
+    if (!there && is_of_run) return there.error();
+    if (there && is_of_run && header.version != kNoVersion) {
+      const std::string other = difference(*there, specs);
+      if (!other.empty()) {
+        return Error{Blame::kUser,
+                     cat("The table file ", path, " of this run is for other tables: ", other,
+                         "; continue with the same tables, or start a new run.")};
+      }
+      auto state = std::make_unique<State>(path, std::move(specs), *std::move(file));
+      if (Status recovered = state->recover(); !recovered) return recovered.error();
+      return Tables(std::move(state));
+    }
+  }
+  Result<State> made = State::make(path, std::move(specs), run_id);
+  if (!made) return made.error();
+  return Tables(std::make_unique<State>(*std::move(made)));
+}
+
+Tables::Tables(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Tables::Tables(Tables&&) noexcept = default;
+Tables& Tables::operator=(Tables&&) noexcept = default;
+Tables::~Tables() = default;
+
+const std::vector<Spec>& Tables::specs() const {
+  return state_->specs;
+}
+Version Tables::version() const {
+  return load(state_->header().version);
+}
+Version Tables::staged() const {
+  return fresh() ? kNoVersion : load(state_->header().staged);
+}
+arena::Position Tables::position() const {
+  HF_ASSERT(!fresh());
+  return state_->header().positions[version() % 2];
+}
+std::uint64_t Tables::rows(std::size_t t) const {
+  return fresh() ? 0 : state_->tables.at(t).words->rows[version() % 2];
+}
+std::uint64_t Tables::bytes() const {
+  return state_->file.taken();
+}
+
+void Tables::begin(Version v, const arena::Position& position) {
+  HF_ASSERT(fresh() && v != kNoVersion);
+  Header& h = state_->header();
+  for (Table& table : state_->tables) {
+    table.words->rows[v % 2] = table.words->touched[v % 2] = 0;
+  }
+  h.positions[v % 2] = position;
+  publish(h.updating, 0);
+  publish(h.staged, v);
+  publish(h.version, v);
+}
+
+void Tables::read(std::size_t t, std::span<const std::uint64_t> keys, std::span<float> out) const {
+  const os::DefaultFloatMode mode;
+  const Table& table = state_->tables.at(t);
+  const std::size_t values = table.spec->values;
+  HF_ASSERT(out.size() == keys.size() * values);
+  const std::uint64_t count = rows(t);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    table.ask_for(keys, i, true);
+    const std::uint64_t number = table.index.find(keys[i], count);
+    const std::span<float> to = out.subspan(i * values, values);
+    number == kNoRow ? table.beginning.fill(keys[i], to)
+                     : read_values(*table.spec, table.row(number), to);
+  }
+}
+
+Status Tables::add(std::size_t t, std::span<const std::uint64_t> keys,
+                   std::span<const float> gradients) {
+  Table& table = state_->tables.at(t);
+  const std::size_t values = table.spec->values;
+  HF_ASSERT(!fresh() && staged() == version() && gradients.size() == keys.size() * values);
+  const os::DefaultFloatMode mode;
+  for (std::size_t i = 0; i < keys.size() && state_->refused; ++i) {
+    state_->refused = state_->add(table, keys[i], gradients.data() + i * values);
+  }
+  return state_->refused;
+}
+
+Status Tables::stage(Version n, const arena::Position& position,
+                     std::span<const Arguments> arguments) {
+  HF_ASSERT(!fresh() && n == version() + 1 && arguments.size() == state_->tables.size());
+  publish(state_->header().staged, version());
+  if (!state_->refused) return state_->refused;
+  for (std::size_t t = 0; t < arguments.size(); ++t) {
+    Table& table = state_->tables[t];
+    if (Status good = check(*table.spec, arguments[t]); !good) return good;
+    const std::uint64_t before = rows(t);
+    std::uint64_t after = before;
+    const auto& keys = table.gathered.keys();
+    for (std::size_t k = 0; k < keys.size(); ++k) {
+      table.ask_for(keys, k, false);
+      const std::uint64_t number = table.index.find(keys[k], before);
+      table.touched[k] = static_cast<std::uint32_t>(number != kNoRow ? number : after++);
+    }
+    if (Status taken = state_->reserve_rows(table, after); !taken) return taken;
+    for (std::size_t k = 0; k < keys.size(); ++k) {
+      if (table.touched[k] >= before) table.keys[table.touched[k]] = keys[k];
+    }
+    table.words->rows[n % 2] = after;
+    table.words->touched[n % 2] = keys.size();
+    table.words->arguments[n % 2] = arguments[t];
+  }
+  state_->header().positions[n % 2] = position;
+  publish(state_->header().staged, n);
+  return {};
+}
+
+void Tables::unstage() {
+  State& state = *state_;
+  publish(state.header().staged, version());
+  state.forget();
+  // The step may have been given up because there is no room for it.
+  for (Table& table : state.tables) {
+    Regions& r = table.regions;
+    const std::uint64_t count = table.words->rows[version() % 2];
+    state.give_back(r.gradients, 0);
+    state.give_back(r.touched, 0);
+    state.give_back(r.rows, count * table.spec->row_bytes());
+    state.give_back(r.keys, count * sizeof(std::uint64_t));
+    state.give_back(r.index, State::index_end(table));
+  }
+}
+
+void Tables::update(std::size_t threads) {
+  HF_ASSERT(threads >= 1 && threads <= kSlots);
+  State& state = *state_;
+  Header& h = state.header();
+  const arena::SlotLocks lock(state.slots(), 1);
+  HF_ASSERT(lock.all() && !fresh() && staged() == version() + 1);
+  const Version n = staged();
+  std::uint64_t all = 0;
+  for (const Table& table : state.tables) all += table.words->touched[n % 2];
+  threads = std::min<std::size_t>(threads, all / kRowsWorthAThread + 1);
+  if (threads > 1 && (!state.pool || state.pool->size() < threads)) {
+    state.pool = std::make_unique<os::Pool>(threads);
+  }
+  state.split(threads, n);
+  publish(h.updating, n);  // From here on the update is finished, by us or by a successor.
+  if (threads == 1) {
+    const os::DefaultFloatMode mode;
+    state.work(0, n);
+  } else {
+    state.pool->run(threads, [&](std::size_t slot) {
+      const os::DefaultFloatMode mode;
+      std::optional<arena::SlotLocks<Slot>> own;
+      if (slot > 0) {  // Slot 0 is held by update().
+        own.emplace(state.slots() + slot, 1);
+        HF_ASSERT(own->all());
+      }
+      // A thread of a dying process may get here after a successor has finished its rows.
+      if (load(h.version) + 1 == n) state.work(slot, n);
+    });
+  }
+  state.end_update(n);
+}
+
+std::uint64_t Tables::digest() const {
+  std::uint64_t sum = 0;
+  for (std::size_t t = 0; t < state_->tables.size(); ++t) {
+    const Table& table = state_->tables[t];
+    for (std::uint64_t row = 0; row < rows(t); ++row) {
+      sum +=
+          holdfast::digest({table.row(row), table.spec->row_bytes()}, derive(t, table.keys[row]));
+    }
+  }
+  return sum;
+}
+
+std::vector<std::uint64_t> Tables::keys(std::size_t t) const {
+  const Table& table = state_->tables.at(t);
+  std::vector<std::uint64_t> all(table.keys, table.keys + rows(t));
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+}  // namespace holdfast::table
