@@ -51,8 +51,8 @@ bool is_readable(std::uintptr_t address) {
   return ::syscall(SYS_rt_sigprocmask, kNoSuchWay, address, nullptr, 8) != 0 && errno != EFAULT;
 }
 
-// mmap(), past the C library: a signal handler should not call that. (The thread sanitizer takes its
-// mmap() for a store to the whole page, in the midst of another thread's.)
+// mmap(), past the C library: a signal handler should not call that. (The thread sanitizer takes
+// its mmap() for a store to the whole page, in the midst of another thread's.)
 bool map(void* address, std::uint64_t bytes, int access, int how, int file, off_t offset) {
   return ::syscall(SYS_mmap, address, bytes, access, how, file, offset) ==
          reinterpret_cast<std::intptr_t>(address);
