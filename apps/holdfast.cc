@@ -62,7 +62,7 @@ struct InjectOptions {
 
   void offer(CLI::App& all, std::string& job) {
     app = all.add_subcommand("inject", "Have a fault happen to a rank, to try a job (--help)");
-    app->add_option("WHAT", arguments.kind, "kill, stop, hang, spin, slow, page or flip")
+    app->add_option("WHAT", arguments.kind, "kill, stop, hang, spin, slow, page, flip or cut")
         ->required();
     app->add_option("--rank", arguments.rank, "To which rank")->required();
     app->add_option("--job", job, "Its name; needed where several run");

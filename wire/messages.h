@@ -20,7 +20,7 @@
 
 namespace holdfast::wire {
 
-inline constexpr std::uint32_t kProtocol = 15;  // Raised when an older peer could misunderstand us.
+inline constexpr std::uint32_t kProtocol = 16;  // Raised when an older peer could misunderstand us.
 
 // worker → scheduler, first on every connection; again after every reconnection.
 struct Register {
@@ -212,9 +212,9 @@ struct Moved {
 };
 
 // What a drill does to a rank's process, in its training thread (docs/drills.md).
-enum class DrillKind : std::uint8_t { kKill, kStop, kHang, kSpin, kSlow, kPage, kFlip };
+enum class DrillKind : std::uint8_t { kKill, kStop, kHang, kSpin, kSlow, kPage, kFlip, kCut };
 [[nodiscard]] constexpr bool is_known(DrillKind kind) {
-  return kind <= DrillKind::kFlip;
+  return kind <= DrillKind::kCut;
 }
 
 // observer → scheduler, at a user's request: have this happen to the rank. scheduler → worker: have

@@ -162,6 +162,7 @@ struct Reason {
     // most of the difference is: kBetween or kComputing
     kSlow,
     kTooManyRemarks,  // No more are passed on.
+    kNoLinks,  // rank: all of the job share one host's memory. What an observer is told (kDrill).
   };
   Kind kind = Kind::kNone;
   Rank rank = kNoRank;
@@ -180,7 +181,7 @@ struct Reason {
   bool operator==(const Reason&) const = default;
 };
 [[nodiscard]] constexpr bool is_known(Reason::Kind kind) {
-  return kind <= Reason::Kind::kTooManyRemarks;
+  return kind <= Reason::Kind::kNoLinks;
 }
 
 }  // namespace holdfast::wire

@@ -27,6 +27,8 @@ std::string what_happens(wire::DrillKind kind, std::int64_t ms) {
       return "lose a page of its memory";
     case wire::DrillKind::kFlip:
       return "have a bit flipped";
+    case wire::DrillKind::kCut:
+      return "lose its links to other hosts";
   }
   return "?";
 }
@@ -76,6 +78,8 @@ std::string of_drill(const Reason& r) {
       return cat("rank ", r.rank,
                  " does not train with Holdfast now: the job has not begun, its process is being "
                  "replaced, its training has ended, or its program never calls init()");
+    case Kind::kNoLinks:
+      return cat("rank ", r.rank, " has no links: the job runs on one host");
     case Kind::kStepIsMade:
       return cat("rank ", r.rank, " has made step ", r.version, " already; it is at step ",
                  r.count);

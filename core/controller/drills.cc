@@ -23,6 +23,9 @@ Reason Drills::judge(const wire::Drill& m) const {
             .version = m.at_step};
   }
   if (m.kind == wire::DrillKind::kSlow && m.for_ms == 0) return not_now;
+  if (m.kind == wire::DrillKind::kCut && roster.memories() <= 1) {
+    return {.kind = Reason::Kind::kNoLinks, .rank = m.rank};
+  }
   if (remarks_.is_full()) return {.kind = Reason::Kind::kTooManyRemarks};
   return {.kind = Reason::Kind::kDrill,
           .rank = m.rank,

@@ -82,6 +82,20 @@ TEST_F(DrillsTest, SlownessTakesTime) {
   EXPECT_NE(ask({.rank = 1, .kind = wire::DrillKind::kSlow}).kind, Reason::Kind::kDrill);
 }
 
+TEST_F(DrillsTest, LinksAreCutOnlyBetweenHosts) {
+  take_drills();
+  all_train();
+  const wire::Drill cut{.rank = 1, .kind = wire::DrillKind::kCut};
+  EXPECT_EQ(ask(cut), (Reason{.kind = Reason::Kind::kNoLinks, .rank = 1}));
+  EXPECT_EQ(last<wire::Drill>(2), nullptr);
+  take_drills();
+  said_.clear();
+  come_from_two_hosts();
+  report_all({1, 2, 3});
+  EXPECT_EQ(ask(cut).kind, Reason::Kind::kDrill);
+  EXPECT_NE(last<wire::Drill>(2), nullptr);
+}
+
 TEST_F(DrillsTest, OnlyAnObserverAsksForOne) {
   take_drills();
   all_train();
