@@ -217,8 +217,8 @@ enum class DrillKind : std::uint8_t { kKill, kStop, kHang, kSpin, kSlow, kPage, 
   return kind <= DrillKind::kCut;
 }
 
-// observer → scheduler, at a user's request: have this happen to the rank. scheduler → worker: have
-// it happen to you. It comes once, but for kSlow.
+// observer → scheduler, at a user's request: have this happen to the rank, or to the host.
+// scheduler → worker, agent: have it happen to you. It comes once, but for kSlow.
 struct Drill {
   Rank rank = kNoRank;
   DrillKind kind = DrillKind::kKill;
@@ -227,6 +227,9 @@ struct Drill {
   // kHang, kSpin: for so long; 0: for ever. kSlow: so long in each step from then on.
   std::uint32_t for_ms = 0;
   std::uint64_t seed = 0;  // kPage, kFlip: chooses the page or the bit.
+  // Not empty: the name of a host, or the id of its agent. Then kKill and kStop mean all processes
+  // there, the agent too, at once, and of the members above only `kind` counts.
+  std::string host = {};
   bool operator==(const Drill&) const = default;
 };
 // scheduler → observer: Reason::Kind::kDrill, or why there is no drill.
