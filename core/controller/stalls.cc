@@ -1,6 +1,7 @@
 #include "core/controller/stalls.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "base/text.h"
@@ -42,15 +43,19 @@ std::map<Rank, Stalls::Blocker> Stalls::standing() const {
 // at a later one or have ended their training.
 std::map<Rank, Stalls::Blocker> Stalls::blockers() const {
   auto all = standing();
+  // An exchange of private parts is no operation of all ranks. Who is there, or behind it, waits
+  // for those of its operation that have yet to come there.
   const auto place = [](const Blocker& blocker) {
-    return std::pair(blocker.state.generation, blocker.state.operations);
+    const Doing doing = blocker.state.doing;
+    const bool is_behind = doing == Doing::kCopying || doing == Doing::kCommitting;
+    return std::tuple(blocker.state.generation, blocker.state.operations, is_behind);
   };
   const auto first = std::min_element(all.begin(), all.end(), [&](const auto& a, const auto& b) {
     return place(a.second) < place(b.second);
   });
   if (first == all.end()) return {};
   const auto least = place(first->second);
-  const bool is_old = least.first < job_.formation.generation;
+  const bool is_old = std::get<0>(least) < job_.formation.generation;
   Instant wait_began = job_.now;
   std::size_t waiting = std::erase_if(all, [&](const auto& entry) {
     const Blocker& other = entry.second;

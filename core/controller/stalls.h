@@ -2,8 +2,9 @@
 //
 // Each agent tells which of its ranks stand still (wire::StandingState). A rank that waits has come
 // to a later operation of all ranks than the one that it waits for. So whoever stands at the
-// earliest operation holds up all who stand at a later one. After a fault, whoever still stands in
-// an older generation holds up the recovery. If all stand at the same operation, nobody
+// earliest operation holds up all who stand at a later one. Of those at that one, who has not come
+// to the exchange of private parts between hosts holds up who has. After a fault, whoever still
+// stands in an older generation holds up the recovery. If all stand at the same operation, nobody
 // waits for anybody: all evaluate, or compile. Who has ended its training waits as well, for the
 // job's end.
 #pragma once
