@@ -173,6 +173,8 @@ def main():
     arguments = parser.parse_args()
     if unknown := set(arguments.kinds) - set(SAID):
         parser.error(f"--kinds: {', '.join(unknown)}; there are {', '.join(SAID)}")
+    # Else a lone rank has several threads, which wait for each other on a busy machine.
+    os.environ["OMP_NUM_THREADS"] = "1"
     began = time.monotonic()
     with ExitStack() as stack:
         arguments.fleet = fleet_for(arguments)
