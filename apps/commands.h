@@ -34,12 +34,14 @@ Result<std::string> query_status(const runtime::FoundJob& job, Duration timeout)
 int move(const std::string& job, const std::string& from, const std::string& to, bool drains,
          int timeout_s);
 
-// `holdfast inject`: has something happen to a rank of a job that takes drills (docs/drills.md).
+// `holdfast inject`: has something happen to a rank, or a host, of a job that takes drills
+// (docs/drills.md).
 // Prints what. Exit code 1: the scheduler would not, and it prints why; 2: a wrong command line.
 struct InjectArguments {
   std::string job;
   std::string kind;
   int rank = -1;
+  std::string host;   // Empty: a rank is meant.
   std::string phase;  // Empty: that of the kind.
   std::int64_t at_step = 0;
   std::optional<double> seconds;

@@ -61,10 +61,14 @@ struct InjectOptions {
   CLI::App* app = nullptr;
 
   void offer(CLI::App& all, std::string& job) {
-    app = all.add_subcommand("inject", "Have a fault happen to a rank, to try a job (--help)");
-    app->add_option("WHAT", arguments.kind, "kill, stop, hang, spin, slow, page or flip")
+    app = all.add_subcommand("inject",
+                             "Have a fault happen to a rank or a host, to try a job (--help)");
+    app->add_option("WHAT", arguments.kind, "kill, stop, hang, spin, slow, page, flip or cut")
         ->required();
-    app->add_option("--rank", arguments.rank, "To which rank")->required();
+    auto* rank = app->add_option("--rank", arguments.rank, "To which rank");
+    auto* host =
+        app->add_option("--host", arguments.host,
+                        "kill, stop: to all processes of this host, its launcher too, at once");
     app->add_option("--job", job, "Its name; needed where several run");
     app->add_option("--at-step", arguments.at_step,
                     "Not before this step, as `holdfast status` counts; left out: the next one")
@@ -75,6 +79,7 @@ struct InjectOptions {
         "between (that of flip) or recovery");
     app->add_option("--for", arguments.seconds,
                     "hang, spin: so many seconds (for ever); slow: so many in each step");
+    host->excludes(rank)->excludes("--at-step")->excludes("--phase")->excludes("--for");
     app->footer("The job has to be started with --allow-inject. docs/drills.md tells of each.");
   }
 };

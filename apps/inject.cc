@@ -45,6 +45,8 @@ Result<wire::Drill> drill_of(const InjectArguments& a) {
     return Error{Blame::kUser, cat("what should happen is '", a.kind, "'; there are ",
                                    names_of(wording::kDrillKinds))};
   }
+  if (!a.host.empty()) return wire::Drill{.kind = kind->second, .host = a.host};
+  if (a.rank < 0) return Error{Blame::kUser, "say to whom: --rank R, or --host NAME"};
   const auto phase = find(wording::kDrillPhases,
                           a.phase.empty() ? usual_phase(kind->second) : std::string_view(a.phase));
   if (phase == wording::kDrillPhases.end()) {

@@ -70,7 +70,7 @@ Link::State Flow::move() {
       expected_.head = frame_.head;
       expected_.seal = frame_.seal;
       if (!frame_.is_whole() || frame_ != expected_) {
-        link_->damaged();
+        refuse();
         state = Link::State::kOver;
       }
     }

@@ -15,7 +15,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "chaos"))
-from job import Job, leftovers, processes_of  # noqa: E402
+from job import Job, processes_of  # noqa: E402
 
 arguments = argparse.Namespace()
 IMAGES = "train-images-idx3-ubyte"
@@ -144,7 +144,7 @@ class UnderMsrun(unittest.TestCase):
             while processes_of(job.name) and time.monotonic() < end:
                 time.sleep(0.05)
             self.assertEqual(processes_of(job.name), [])
-            self.assertEqual(leftovers(job.name), [])
+            self.assertEqual(job.leftovers(), [])
 
     def test_missing_data(self):
         self.fails(["--data", "/nowhere"], ["/nowhere/" + IMAGES, "is missing", HINT])

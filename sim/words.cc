@@ -345,6 +345,9 @@ std::string to_words(const agent::Action& action) {
           },
           [](const agent::Say& a) { return cat("to the user: ", in_words(a.reason)); },
           [](const agent::Inspect& a) { return cat("inspect process ", a.process); },
+          [](const agent::EndHost& a) {
+            return std::string(a.stops ? "stop this host" : "kill this host");
+          },
           [](const agent::Log& a) { return cat("to a log: ", in_words(a.reason)); },
           [](const agent::Stay& a) {
             return cat("stays for ", a.at_most.count() / 1'000'000, " ms with code ", a.code);

@@ -185,7 +185,7 @@ struct Fields<Moved> {
 template <>
 struct Fields<Drill> {
   static constexpr auto kList = in_order(&Drill::rank, &Drill::kind, &Drill::phase, &Drill::at_step,
-                                         &Drill::for_ms, &Drill::seed);
+                                         &Drill::for_ms, &Drill::seed, &Drill::host);
 };
 template <>
 struct Fields<Drilled> {

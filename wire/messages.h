@@ -213,13 +213,13 @@ struct Moved {
 };
 
 // What a drill does to a rank's process, in its training thread (docs/drills.md).
-enum class DrillKind : std::uint8_t { kKill, kStop, kHang, kSpin, kSlow, kPage, kFlip };
+enum class DrillKind : std::uint8_t { kKill, kStop, kHang, kSpin, kSlow, kPage, kFlip, kCut };
 [[nodiscard]] constexpr bool is_known(DrillKind kind) {
-  return kind <= DrillKind::kFlip;
+  return kind <= DrillKind::kCut;
 }
 
-// observer → scheduler, at a user's request: have this happen to the rank. scheduler → worker: have
-// it happen to you. It comes once, but for kSlow.
+// observer → scheduler, at a user's request: have this happen to the rank, or to the host.
+// scheduler → worker, agent: have it happen to you. It comes once, but for kSlow.
 struct Drill {
   Rank rank = kNoRank;
   DrillKind kind = DrillKind::kKill;
@@ -228,6 +228,9 @@ struct Drill {
   // kHang, kSpin: for so long; 0: for ever. kSlow: so long in each step from then on.
   std::uint32_t for_ms = 0;
   std::uint64_t seed = 0;  // kPage, kFlip: chooses the page or the bit.
+  // Not empty: the name of a host, or the id of its agent. Then kKill and kStop mean all processes
+  // there, the agent too, at once, and of the members above only `kind` counts.
+  std::string host = {};
   bool operator==(const Drill&) const = default;
 };
 // scheduler → observer: Reason::Kind::kDrill, or why there is no drill.

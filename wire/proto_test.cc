@@ -105,8 +105,8 @@ const std::vector<std::string> kTexts = {
     "",
     "node_id: \"a\"\nincarnation: 18446744073709551615\n",
     "reason {\n  kind: REASON_REPLICAS\n  rank: -1\n  detail: \"why\"\n}\n",
-    "rank: -2147483648\nkind: DRILL_FLIP\nphase: DOING_ENDED\nat_step: 18446744073709551615\n"
-    "for_ms: 4294967295\nseed: 18446744073709551615\n",
+    "rank: -2147483648\nkind: DRILL_CUT\nphase: DOING_ENDED\nat_step: 18446744073709551615\n"
+    "for_ms: 4294967295\nseed: 18446744073709551615\nhost: \"a\"\n",
     "reason {\n  kind: REASON_NO_DRILLS\n  rank: -1\n}\n",
 };
 

@@ -150,7 +150,9 @@ struct Reason {
     // What a rank remarks. detail: a clause that says which replicas differed, and what was done.
     kReplicas,
     // What an observer who asks for a drill is told. All users are told of kDrill.
-    kDrill,        // rank, pid, host; count: the DrillKind; total: Drill::for_ms; doing; version
+    // rank, pid, host; count: the DrillKind; total: Drill::for_ms; doing; version. Of a host: rank:
+    // kNoRank; host; count; total: its ranks
+    kDrill,
     kNoDrills,     // The job takes none.
     kNoSuchRank,   // rank; total: ranks of the job
     kNotTraining,  // rank: it has no process now, the job has not begun, or its training has ended
@@ -163,6 +165,13 @@ struct Reason {
     // most of the difference is: kBetween or kComputing
     kSlow,
     kTooManyRemarks,  // No more are passed on.
+    // What an observer who asks for a drill is told, too.
+    kNoLinks,         // rank: all of the job share one host's memory
+    kSchedulersHost,  // host: a drill would end the scheduler
+    kOnlyHost,        // host
+    kNotForHosts,     // count: the DrillKind
+    kNoHost,          // host; detail: the hosts with agents of the job
+    kAlone,           // rank: no other holds what it holds, so nobody would find a flipped bit
   };
   Kind kind = Kind::kNone;
   Rank rank = kNoRank;
@@ -181,7 +190,7 @@ struct Reason {
   bool operator==(const Reason&) const = default;
 };
 [[nodiscard]] constexpr bool is_known(Reason::Kind kind) {
-  return kind <= Reason::Kind::kTooManyRemarks;
+  return kind <= Reason::Kind::kAlone;
 }
 
 }  // namespace holdfast::wire

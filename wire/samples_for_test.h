@@ -87,7 +87,7 @@ inline std::vector<Message> extreme_messages() {
       AskAddresses{},
       Inspect{"a", kMost},
       Remark{{.kind = Reason::Kind::kReplicas, .detail = "why"}},
-      Drill{kLeast32, DrillKind::kFlip, Doing::kEnded, kMost, 4294967295U, kMost},
+      Drill{kLeast32, DrillKind::kCut, Doing::kEnded, kMost, 4294967295U, kMost, "a"},
       Drilled{{.kind = Reason::Kind::kNoDrills}},
   };
 }

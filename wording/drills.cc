@@ -27,6 +27,8 @@ std::string what_happens(wire::DrillKind kind, std::int64_t ms) {
       return "lose a page of its memory";
     case wire::DrillKind::kFlip:
       return "have a bit flipped";
+    case wire::DrillKind::kCut:
+      return "lose its links to other hosts";
   }
   return "?";
 }
@@ -62,6 +64,11 @@ const char* begins_with(Doing phase) {
 std::string of_drill(const Reason& r) {
   switch (r.kind) {
     case Kind::kDrill:
+      if (r.rank == kNoRank) {
+        return cat("drill: host ", r.host, " is to ",
+                   what_happens(static_cast<wire::DrillKind>(r.count), 0),
+                   ": its launcher and all its processes, with ", counted(r.total, "rank"));
+      }
       return cat("drill: rank ", r.rank, " (process ", r.pid, " on ", r.host, ") is to ",
                  what_happens(static_cast<wire::DrillKind>(r.count), r.total), " when it ",
                  begins_with(r.doing),
@@ -73,9 +80,26 @@ std::string of_drill(const Reason& r) {
     case Kind::kNoSuchRank:
       return cat("there is no rank ", r.rank, ": the job has ", counted(r.total, "rank"));
     case Kind::kNotTraining:
+      if (r.rank == kNoRank) return "the job has ended";
       return cat("rank ", r.rank,
                  " does not train with Holdfast now: the job has not begun, its process is being "
                  "replaced, its training has ended, or its program never calls init()");
+    case Kind::kNoHost:
+      return cat("there is no host ", r.host, ": the job has ", r.detail);
+    case Kind::kOnlyHost:
+      return cat("host ", r.host, " is the only one of the job: nobody would go on");
+    case Kind::kSchedulersHost:
+      return cat("host ", r.host,
+                 " has the scheduler, without which nobody goes on (but in a job with etcd; that "
+                 "is to be tried by hand)");
+    case Kind::kNotForHosts:
+      return "a whole host can only be killed or stopped; all else is for a rank (--rank)";
+    case Kind::kAlone:
+      return cat("rank ", r.rank,
+                 " is alone: no other rank holds what it holds, so nobody would find the flipped "
+                 "bit");
+    case Kind::kNoLinks:
+      return cat("rank ", r.rank, " has no links: the job runs on one host");
     case Kind::kStepIsMade:
       return cat("rank ", r.rank, " has made step ", r.version, " already; it is at step ",
                  r.count);

@@ -11,7 +11,7 @@
 
 namespace holdfast::wording {
 
-inline constexpr std::array<std::pair<std::string_view, wire::DrillKind>, 7> kDrillKinds = {{
+inline constexpr std::array<std::pair<std::string_view, wire::DrillKind>, 8> kDrillKinds = {{
     {"kill", wire::DrillKind::kKill},
     {"stop", wire::DrillKind::kStop},
     {"hang", wire::DrillKind::kHang},
@@ -19,6 +19,7 @@ inline constexpr std::array<std::pair<std::string_view, wire::DrillKind>, 7> kDr
     {"slow", wire::DrillKind::kSlow},
     {"page", wire::DrillKind::kPage},
     {"flip", wire::DrillKind::kFlip},
+    {"cut", wire::DrillKind::kCut},
 }};
 
 // The phases of a training in which a drill may come.

@@ -108,6 +108,11 @@ struct Kill {
   Process process = 0;
   bool gently = false;  // true: SIGTERM; after GraceOver the machine asks for SIGKILL.
 };
+// A drill: the shell sends SIGKILL (or, if `stops`, SIGSTOP) to all processes of this host and then
+// to itself, before it looks at anything else.
+struct EndHost {
+  bool stops = false;
+};
 struct WantGrace {};  // Deliver GraceOver once, after the shell's grace period.
 struct WantPause {    // Deliver PauseOver once, `how_long` later.
   std::uint64_t pause = 0;
@@ -140,7 +145,7 @@ struct Exit {  // End the agent, once its messages are sent. No process of it ru
   bool drained = false;     // The job goes on without this agent.
 };
 using Action = std::variant<Spawn, Promote, Send, Kill, WantGrace, WantPause, Say, Exit,
-                            LeaveAddresses, Stay, Log, Inspect>;
+                            LeaveAddresses, Stay, Log, Inspect, EndHost>;
 using Actions = std::vector<Action>;
 
 }  // namespace holdfast::agent

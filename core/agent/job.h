@@ -42,6 +42,7 @@ struct Options {
   std::int32_t max_restarts = 3;  // Restarts of one place, or of spares, with no step between.
   std::string max_restarts_option = "--max_restarts";  // The option's name, for messages.
   RehearsalOptions rehearsals = {};
+  bool takes_drills = false;
 };
 
 inline constexpr const char* kSchedulerNode = "scheduler";

@@ -106,6 +106,11 @@ void Machine::receive(const wire::Evict& m) {
   if (!m.is_hung || stalls_.stands(m.node_id)) hangs_.receive(m);
 }
 
+void Machine::receive(const wire::Drill& m) {
+  if (!job_.options.takes_drills) return job_.emit(Say{{.kind = Reason::Kind::kNoDrills}});
+  job_.emit(EndHost{.stops = m.kind == wire::DrillKind::kStop});
+}
+
 void Machine::receive(const wire::Waiting& m) {
   if (m.reason.kind == Reason::Kind::kHostLost) rehearsals_.call_off();
   job_.emit(Say{m.reason});

@@ -58,6 +58,7 @@ class Machine {
   void receive(const wire::Places& m) { placement_.receive(m); }
   void receive(const wire::Addresses& m);
   void receive(const wire::Waiting& m);
+  void receive(const wire::Drill& m);
   template <class Other>
   void receive(const Other&) {}
 

@@ -40,6 +40,7 @@ class AgentTest : public ::testing::Test {
     options.bound_spares = spares == kBound;
     options.max_restarts = max_restarts;
     options.rehearsals = options_;
+    options.takes_drills = takes_drills_;
     machine_.emplace(std::move(options));
     step(Started{});
   }
@@ -75,6 +76,8 @@ class AgentTest : public ::testing::Test {
         told_.push_back(say->reason);
       } else if (const auto* log = std::get_if<Log>(&action)) {
         logged_.push_back(log->reason);
+      } else if (const auto* end = std::get_if<EndHost>(&action)) {
+        ends_.push_back(end->stops);
       } else if (std::holds_alternative<WantGrace>(action)) {
         ++graces_;
       }
@@ -100,6 +103,7 @@ class AgentTest : public ::testing::Test {
   std::map<std::string, Spawn> places_;  // The newest process of each place.
   std::vector<Spawn> spares_;
   RehearsalOptions options_;
+  bool takes_drills_ = false;
   std::vector<Spawn> rehearsals_;
   std::vector<Reason> logged_;
   std::vector<std::string>
@@ -113,6 +117,7 @@ class AgentTest : public ::testing::Test {
   std::optional<Exit> exit_;
   std::vector<WantPause> pauses_;
   std::vector<Stay> stays_;
+  std::vector<bool> ends_;  // EndHost::stops
   int spawned_ = 0;
   int graces_ = 0;
 };

@@ -1,10 +1,30 @@
 #include "core/controller/drills.h"
 
+#include <map>
+#include <set>
+#include <string>
 #include <utility>
+
+#include "base/text.h"
 
 namespace holdfast::controller {
 
 using wire::Reason;
+
+namespace {
+
+constexpr std::size_t kMostNamed = 16;  // Hosts that a refusal names.
+
+std::string listed(const std::set<std::string>& names) {
+  std::string all;
+  std::size_t count = 0;
+  for (const auto& name : names) {
+    if (++count <= kMostNamed) all += cat(count == 1 ? "" : ", ", name);
+  }
+  return count <= kMostNamed ? all : cat(all, " and ", count - kMostNamed, " more");
+}
+
+}  // namespace
 
 Reason Drills::judge(const wire::Drill& m) const {
   const Roster& roster = job_.roster;
@@ -22,6 +42,12 @@ Reason Drills::judge(const wire::Drill& m) const {
             .count = static_cast<std::int64_t>(member.version),
             .version = m.at_step};
   }
+  if (m.kind == wire::DrillKind::kFlip && job_.options.world_size == 1) {
+    return {.kind = Reason::Kind::kAlone, .rank = m.rank};
+  }
+  if (m.kind == wire::DrillKind::kCut && roster.memories() <= 1) {
+    return {.kind = Reason::Kind::kNoLinks, .rank = m.rank};
+  }
   if (m.kind == wire::DrillKind::kSlow && m.for_ms == 0) return not_now;
   if (remarks_.is_full()) return {.kind = Reason::Kind::kTooManyRemarks};
   return {.kind = Reason::Kind::kDrill,
@@ -34,13 +60,41 @@ Reason Drills::judge(const wire::Drill& m) const {
           .doing = m.phase};
 }
 
+Reason Drills::judge_host(const wire::Drill& m, Link& link) const {
+  if (!job_.options.takes_drills) return {.kind = Reason::Kind::kNoDrills};
+  if (m.kind != wire::DrillKind::kKill && m.kind != wire::DrillKind::kStop) {
+    return {.kind = Reason::Kind::kNotForHosts, .count = static_cast<std::int64_t>(m.kind)};
+  }
+  const auto& agents = job_.agents.here();
+  std::map<std::string, std::size_t> named;  // How many agents are on a host of this name.
+  for (const auto& [at, agent] : agents) ++named[agent.host];
+  std::set<std::string> names;
+  for (const auto& [at, agent] : agents) {
+    const bool is_one = named[agent.host] == 1;
+    if (agent.agent_id == m.host || (is_one && agent.host == m.host)) link = at;
+    names.insert(is_one ? agent.host : agent.agent_id);
+  }
+  if (link == 0) return {.kind = Reason::Kind::kNoHost, .host = m.host, .detail = listed(names)};
+  const Agent& agent = agents.at(link);
+  if (names.size() == 1) return {.kind = Reason::Kind::kOnlyHost, .host = m.host};
+  if (job_.is_here(agent)) return {.kind = Reason::Kind::kSchedulersHost, .host = m.host};
+  if (remarks_.is_full()) return {.kind = Reason::Kind::kTooManyRemarks};
+  return {.kind = Reason::Kind::kDrill,
+          .count = static_cast<std::int64_t>(m.kind),
+          .total = static_cast<std::int64_t>(job_.roster.owned_by(agent.agent_id).size()),
+          .host = m.host};
+}
+
 void Drills::receive(Link link, const wire::Drill& m) {
   if (job_.has_ended())
     return job_.send(link, wire::Drilled{{.kind = Reason::Kind::kNotTraining, .rank = m.rank}});
-  Reason told = judge(m);
+  if (const auto why = excess({&m.host})) return job_.reject(link, *why);
+  Link victim = 0;
+  Reason told = m.host.empty() ? judge(m) : judge_host(m, victim);
   if (told.kind == Reason::Kind::kDrill) {
-    remarks_.tell(m.rank, told);
-    job_.send(job_.roster.at(m.rank).link, m);
+    if (m.host.empty()) victim = job_.roster.at(m.rank).link;
+    remarks_.tell(told.rank, told);
+    job_.send(victim, m);
   }
   job_.send(link, wire::Drilled{std::move(told)});
 }

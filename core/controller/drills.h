@@ -15,6 +15,8 @@ class Drills {
  private:
   // Why the rank can not be drilled so; kDrill: it can.
   [[nodiscard]] wire::Reason judge(const wire::Drill& m) const;
+  // Likewise of a host. `link`: of its agent.
+  [[nodiscard]] wire::Reason judge_host(const wire::Drill& m, Link& link) const;
 
   Job& job_;
   Remarks& remarks_;

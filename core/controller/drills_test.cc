@@ -10,21 +10,10 @@ using wire::Reason;
 
 class DrillsTest : public ControllerTest {
  protected:
-  static constexpr Link kObserver = 70;
-
   void take_drills() {
     options_.takes_drills = true;
     machine_.emplace(options_, std::nullopt);
     step(Started{});
-  }
-  // What the observer is told.
-  Reason ask(const wire::Drill& drill) {
-    if (!machine_->peers().contains(kObserver)) {
-      step(Connected{kObserver, wire::PeerKind::kObserver});
-    }
-    step(Received{kObserver, drill});
-    const auto* drilled = last<wire::Drilled>(kObserver);
-    return drilled == nullptr ? Reason{} : drilled->reason;
   }
   wire::Drill drill_{.rank = 1, .kind = wire::DrillKind::kSpin, .at_step = 9, .for_ms = 5};
 };
@@ -80,6 +69,99 @@ TEST_F(DrillsTest, SlownessTakesTime) {
   take_drills();
   all_train();
   EXPECT_NE(ask({.rank = 1, .kind = wire::DrillKind::kSlow}).kind, Reason::Kind::kDrill);
+}
+
+TEST_F(DrillsTest, LinksAreCutOnlyBetweenHosts) {
+  take_drills();
+  all_train();
+  const wire::Drill cut{.rank = 1, .kind = wire::DrillKind::kCut};
+  EXPECT_EQ(ask(cut), (Reason{.kind = Reason::Kind::kNoLinks, .rank = 1}));
+  EXPECT_EQ(last<wire::Drill>(2), nullptr);
+  take_drills();
+  said_.clear();
+  come_from_two_hosts();
+  report_all({1, 2, 3});
+  EXPECT_EQ(ask(cut).kind, Reason::Kind::kDrill);
+  EXPECT_NE(last<wire::Drill>(2), nullptr);
+}
+
+class LoneRankTest : public ControllerTest {
+ protected:
+  LoneRankTest() : ControllerTest(1) {
+    options_.takes_drills = true;
+    machine_.emplace(options_, std::nullopt);
+    step(Started{});
+  }
+};
+
+// The job would end well, with a wrong result.
+TEST_F(LoneRankTest, KeepsItsBits) {
+  come(1, who("w1", 10));
+  report(1);
+  EXPECT_EQ(ask({.rank = 0, .kind = wire::DrillKind::kFlip}),
+            (Reason{.kind = Reason::Kind::kAlone, .rank = 0}));
+  EXPECT_EQ(last<wire::Drill>(1), nullptr);
+  EXPECT_EQ(ask({.rank = 0, .kind = wire::DrillKind::kKill}).kind, Reason::Kind::kDrill);
+}
+
+class HostDrillsTest : public HostsTest {
+ protected:
+  HostDrillsTest() {
+    options_.takes_drills = true;
+    options_.own_agent = "agent-1";
+  }
+  Reason ask_for(const std::string& host, wire::DrillKind kind = wire::DrillKind::kKill) {
+    return ask({.kind = kind, .host = host});
+  }
+};
+
+TEST_F(HostDrillsTest, ReachTheHostsAgentAlone) {
+  const Reason told = ask_for("host-2");
+  EXPECT_EQ(told, (Reason{.kind = Reason::Kind::kDrill, .count = 0, .total = 1, .host = "host-2"}));
+  ASSERT_NE(last<wire::Drill>(91), nullptr);
+  EXPECT_EQ(last<wire::Drill>(91)->kind, wire::DrillKind::kKill);
+  for (const Link link : {1U, 2U, 3U, 90U}) EXPECT_EQ(last<wire::Drill>(link), nullptr) << link;
+  ASSERT_EQ(machine_->remarks().size(), 1U);
+  EXPECT_EQ(machine_->remarks()[0], told);
+}
+
+TEST_F(HostDrillsTest, TheSchedulersHostIsSpared) {
+  EXPECT_EQ(ask_for("host-1").kind, Reason::Kind::kSchedulersHost);
+  EXPECT_EQ(ask_for("agent-1").kind, Reason::Kind::kSchedulersHost);
+  EXPECT_EQ(last<wire::Drill>(90), nullptr);
+}
+
+TEST_F(HostDrillsTest, TheOnlyHostIsSpared) {
+  step(Closed{91});
+  EXPECT_EQ(ask_for("host-1").kind, Reason::Kind::kOnlyHost);
+}
+
+TEST_F(HostDrillsTest, AHostThatIsNotThereIsAnsweredWithThoseThatAre) {
+  const Reason told = ask_for("host-3");
+  EXPECT_EQ(told.kind, Reason::Kind::kNoHost);
+  EXPECT_EQ(told.detail, "host-1, host-2");
+}
+
+// One name of two agents means neither: which one is meant has to be said.
+TEST_F(HostDrillsTest, AgentsOfOneNameAreToldApart) {
+  tell(92, "agent-3", "host-2", {});
+  const Reason told = ask_for("host-2");
+  EXPECT_EQ(told.kind, Reason::Kind::kNoHost);
+  EXPECT_EQ(told.detail, "agent-2, agent-3, host-1");
+  EXPECT_EQ(ask_for("agent-3", wire::DrillKind::kStop).kind, Reason::Kind::kDrill);
+  EXPECT_NE(last<wire::Drill>(92), nullptr);
+  EXPECT_EQ(last<wire::Drill>(91), nullptr);
+}
+
+TEST_F(HostDrillsTest, HostsAreKilledOrStopped) {
+  EXPECT_EQ(ask_for("host-2", wire::DrillKind::kFlip).kind, Reason::Kind::kNotForHosts);
+  EXPECT_EQ(last<wire::Drill>(91), nullptr);
+}
+
+TEST_F(HostDrillsTest, AJobThatTakesNoneKeepsItsHosts) {
+  options_.takes_drills = false;
+  machine_.emplace(options_, std::nullopt);
+  EXPECT_EQ(ask_for("host-2").kind, Reason::Kind::kNoDrills);
 }
 
 TEST_F(DrillsTest, OnlyAnObserverAsksForOne) {

@@ -120,6 +120,17 @@ class ControllerTest : public ::testing::Test {
     for (const Link link : links) report(link);
   }
 
+  // What an observer who asks for this drill is told.
+  wire::Reason ask(const wire::Drill& drill) {
+    constexpr Link kObserver = 70;
+    if (!machine_->peers().contains(kObserver)) {
+      step(Connected{kObserver, wire::PeerKind::kObserver});
+    }
+    step(Received{kObserver, drill});
+    const auto* drilled = last<wire::Drilled>(kObserver);
+    return drilled == nullptr ? wire::Reason{} : drilled->reason;
+  }
+
   // Brings TimePassed at every deadline, up to and including `end`.
   void pass(Instant end) {
     for (auto at = machine_->deadline(); at && *at <= end; at = machine_->deadline()) {

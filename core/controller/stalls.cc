@@ -1,6 +1,7 @@
 #include "core/controller/stalls.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "base/text.h"
@@ -44,8 +45,12 @@ std::map<Rank, Stalls::Blocker> Stalls::standing() const {
 // all ranks stand.
 std::map<Rank, Stalls::Blocker> Stalls::blockers() const {
   auto all = standing();
+  // An exchange of private parts is no operation of all ranks. Who is there, or behind it, waits
+  // for those of its operation that have yet to come there.
   const auto place = [](const Blocker& blocker) {
-    return std::pair(blocker.state.generation, blocker.state.operations);
+    const Doing doing = blocker.state.doing;
+    const bool is_behind = doing == Doing::kCopying || doing == Doing::kCommitting;
+    return std::tuple(blocker.state.generation, blocker.state.operations, is_behind);
   };
   const auto first = std::min_element(all.begin(), all.end(), [&](const auto& a, const auto& b) {
     return place(a.second) < place(b.second);
@@ -54,7 +59,7 @@ std::map<Rank, Stalls::Blocker> Stalls::blockers() const {
   const auto least = place(first->second);
   const auto world = static_cast<std::size_t>(job_.roster.world_size());
   const bool all_stand = all.size() + ended_ == world;
-  const bool is_old = least.first < job_.formation.generation;
+  const bool is_old = std::get<0>(least) < job_.formation.generation;
   Instant wait_began = job_.now;
   const auto leave_out = [&](auto waits) {
     return std::erase_if(all, [&](const auto& entry) {

@@ -2,9 +2,10 @@
 //
 // Each agent tells which of its ranks stand still (wire::StandingState). A rank that waits has come
 // to a later operation of all ranks than the one that it waits for. So whoever stands at the
-// earliest operation holds up all who stand at a later one. After a fault, whoever still stands in
-// an older generation holds up the recovery. If all stand at the same operation, those in an
-// exchange of some ranks wait for those who are in none. If nobody is in one, nobody waits for
+// earliest operation holds up all who stand at a later one. Of those at that one, who has not come
+// to the exchange of private parts between hosts holds up who has. After a fault, whoever still
+// stands in an older generation holds up the recovery. If all stand at the same operation, those in
+// an exchange of some ranks wait for those who are in none. If nobody is in one, nobody waits for
 // anybody: all evaluate, or compile. If all are, they wait for each other. Who has ended its
 // training waits as well, for the job's end. A job's only rank is named if it stands for long.
 #pragma once

@@ -76,6 +76,23 @@ TEST_F(StallsTest, WhoStandsAtTheEarliestOperationHoldsUpTheOthers) {
   EXPECT_EQ(last<wire::Evict>(91), nullptr) << "nobody has asked for that";
 }
 
+// Found by tests/chaos/drills.py: all had ended the sums, and one hung before it gave its part.
+TEST_F(StallsTest, WhoExchangesPrivatePartsWaitsForWhoHasNotComeThere) {
+  limit_to(1500ms);
+  auto exchanging = at("1", 7);
+  exchanging.doing = Doing::kCopying;
+  auto hung = at("2", 7);
+  hung.doing = Doing::kSumming;
+  stand({at("0", 8), exchanging}, {hung});
+  beat(2s, {90, 91});
+  ASSERT_EQ(named().size(), 1U);
+  EXPECT_EQ(named()[0].rank, 2);
+  EXPECT_EQ(named()[0].total, 2);
+  ASSERT_NE(last<wire::Evict>(91), nullptr);
+  EXPECT_EQ(*last<wire::Evict>(91), (wire::Evict{"2", 3, true}));
+  EXPECT_EQ(last<wire::Evict>(90), nullptr);
+}
+
 TEST_F(StallsTest, TheLastOneOfAllIsNamedAfterAMinute) {
   stand({at("0", 8), at("1", 8)}, {});
   step(Received{3, wire::Finished{machine_->generation(), 4}});

@@ -73,6 +73,7 @@ class Agent {
   void carry_out(const agent::Inspect& action);
   void carry_out(const agent::Log& action);
   void carry_out(const agent::Stay& action);
+  void carry_out(const agent::EndHost& action);
   void carry_out(const agent::Exit& action);
   void show_end() const;
   void look();
@@ -152,7 +153,8 @@ agent::Options machine_options(const AgentOptions& options, const Launch& launch
                      .strict = launch.settings.strict_rehearsals,
                      .interval = launch.settings.rehearsal_interval,
                      .at_most = launch.settings.rehearsal_timeout,
-                     .logs = launch.log_directory}};
+                     .logs = launch.log_directory},
+      .takes_drills = launch.settings.allow_inject};
   if (options.spare_host) {
     made.spare_host = true;
     made.spares = made.takes = options.local_worker_num;
@@ -298,6 +300,14 @@ void Agent::carry_out(const agent::Stay& action) {
       cat(action.code == 0 ? "all has ended well here" : wording::in_words(action.reason),
           "; waits for the scheduler, to tell the other hosts, ", action.at_most / 1s,
           " s at most (another signal ends this)"));
+}
+
+void Agent::carry_out(const agent::EndHost& action) {
+  const int signal = action.stops ? SIGSTOP : SIGKILL;
+  children_.signal_all(signal);
+  (void)::kill(::getpid(), signal);
+  // SIGKILL does nothing to the first process of a container.
+  if (!action.stops) ::_exit(128 + SIGKILL);
 }
 
 void Agent::carry_out(const agent::Exit& action) {

@@ -286,6 +286,13 @@ void Children::promote(const agent::Promote& what) {
   logs_[what.node_id] = running.log;
 }
 
+void Children::signal_all(int signal) {
+  for (const auto& [process, running] : running_) {
+    if (running.idle) make_group_ordinary(running.child.pid);
+    (void)os::signal_group(running.child.pid, signal);
+  }
+}
+
 void Children::kill(agent::Process process, bool gently) {
   const auto found = running_.find(process);
   if (found == running_.end()) return;

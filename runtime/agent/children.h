@@ -61,6 +61,7 @@ class Children {
   void promote(const agent::Promote& what);
   // Signals the whole process group: SIGTERM if `gently`, else SIGKILL.
   void kill(agent::Process process, bool gently);
+  void signal_all(int signal);  // Likewise, to all.
 
   // The newest log of a place ("scheduler", or a node id); empty if there is none.
   [[nodiscard]] std::string log_of(const std::string& node_id) const;

@@ -44,25 +44,25 @@ class StreamLink final : public Link {
  public:
   using Damaged = std::function<void(Rank, const std::string&)>;
 
-  StreamLink(io::PeerStream stream, Rank peer, Damaged told)
+  StreamLink(std::shared_ptr<io::PeerStream> stream, Rank peer, Damaged told)
       : stream_(std::move(stream)),
-        duplex_(!stream_.stream().is_under_tls()),
+        duplex_(!stream_->stream().is_under_tls()),
         peer_(peer),
         told_(std::move(told)) {}
 
   Moved read(std::span<std::byte> into) override {
-    return moved(stream_.stream().read({reinterpret_cast<char*>(into.data()), into.size()}));
+    return moved(stream_->stream().read({reinterpret_cast<char*>(into.data()), into.size()}));
   }
   Moved write(std::span<const std::byte> bytes) override {
     return moved(
-        stream_.stream().write({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+        stream_->stream().write({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
   }
   [[nodiscard]] bool is_duplex() const override { return duplex_; }
-  [[nodiscard]] int descriptor() const override { return stream_.descriptor(); }
+  [[nodiscard]] int descriptor() const override { return stream_->descriptor(); }
   // Cuts only the socket: OpenSSL's part belongs to the thread that moves bytes.
-  void cut() override { stream_.cut(); }
+  void cut() override { stream_->cut(); }
   void damaged() override {
-    if (told_) told_(peer_, stream_.peer());
+    if (told_) told_(peer_, stream_->peer());
     cut();
   }
 
@@ -84,7 +84,7 @@ class StreamLink final : public Link {
     return {State::kOver};
   }
 
-  io::PeerStream stream_;
+  const std::shared_ptr<io::PeerStream> stream_;  // Shared with Impl::linked.
   const bool duplex_;
   const Rank peer_;
   const Damaged told_;
@@ -220,6 +220,7 @@ struct DataLinks::Impl {
   std::vector<std::string> endpoints;
   std::map<std::string, Generation> newest;  // The newest generation of each group.
   std::list<std::shared_ptr<Request>> requests;
+  std::vector<std::weak_ptr<io::PeerStream>> linked;  // Those of all links that are in use.
   std::list<Waiting> waiting;  // The oldest first; no two with the same hello.
 
   StateServer states;
@@ -517,13 +518,28 @@ Result<std::vector<std::unique_ptr<Link>>> DataLinks::make(const std::string& gr
     for (auto& slot : request->slots) slot.stream.reset();
     return why;
   }
-  lock.unlock();
+  std::erase_if(impl.linked, [](const auto& stream) { return stream.expired(); });
   std::vector<std::unique_ptr<Link>> links;
   for (auto& slot : request->slots) {
-    links.push_back(std::make_unique<StreamLink>(*std::exchange(slot.stream, std::nullopt),
-                                                 slot.wanted.peer, impl_->options.damaged));
+    auto stream = std::make_shared<io::PeerStream>(*std::exchange(slot.stream, std::nullopt));
+    impl.linked.push_back(stream);
+    links.push_back(
+        std::make_unique<StreamLink>(std::move(stream), slot.wanted.peer, impl.options.damaged));
   }
   return links;
+}
+
+std::size_t DataLinks::cut() {
+  const std::lock_guard lock(impl_->mutex);
+  std::size_t count = impl_->waiting.size();
+  impl_->waiting.clear();
+  for (const auto& one : impl_->linked) {
+    const auto stream = one.lock();
+    if (!stream) continue;
+    stream->cut();
+    ++count;
+  }
+  return count;
 }
 
 void DataLinks::serve_state(StateServer::StateOf state_of) {

@@ -70,6 +70,10 @@ class DataLinks final : public collective::Links {
       const std::string& group, Generation generation, std::span<const collective::Wanted> wanted,
       Deadline deadline, const std::stop_token& cancel) override;
 
+  // For drills: cuts all links that make() has returned, and ends the streams that wait here, as a
+  // cable's fault of a moment does. Returns how many there were.
+  std::size_t cut();
+
   // Sets the states that other workers can fetch from here; null: none.
   void serve_state(StateServer::StateOf state_of);
   // Has the worker at `endpoint` send the state of `rank` at `version` to `sink` (receive_state()).

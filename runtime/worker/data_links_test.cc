@@ -160,6 +160,18 @@ TEST_P(DataLinksTest, WhoeverSentWhatWasDamagedIsNamed) {
   EXPECT_EQ(left->read(std::span(&one, 1)).state, Link::State::kOver);
 }
 
+TEST_P(DataLinksTest, ACutEndsAllLinksOfAWorkerAndNoneThatComesLater) {
+  start(2);
+  auto gone = pair(1);
+  const auto [left, right] = pair(2);
+  gone = {};
+  EXPECT_EQ(workers_[1]->cut(), 1U);
+  for (Link* const link : {left.get(), right.get()}) EXPECT_EQ(hear(*link), '\0');
+  const auto [later, at_peer] = pair(3);
+  say(*later, 'a');
+  EXPECT_EQ(hear(*at_peer), 'a');
+}
+
 TEST_P(DataLinksTest, LinksCarryManyBytesBothWays) {
   start(2);
   auto [left, right] = pair();

@@ -80,6 +80,13 @@ void Drills::flip(std::uint64_t seed, Version version) const {
           version));
 }
 
+void Drills::cut() const {
+  const std::size_t links = cut_links_ ? cut_links_() : 0;
+  say(links == 0 ? "this process has no links to other hosts now"
+                 : cat(counted(static_cast<std::int64_t>(links), "link"), " to other hosts ",
+                       links == 1 ? "is" : "are", " cut"));
+}
+
 void Drills::come(Doing phase, StateStore& store) {
   const Version version = store.holding().version;
   const Version step = version == kNoVersion ? 0 : version + 1;  // That is under way.
@@ -119,6 +126,9 @@ void Drills::come(Doing phase, StateStore& store) {
         break;
       case DrillKind::kFlip:
         flip(drill.seed, version);
+        break;
+      case DrillKind::kCut:
+        cut();
         break;
     }
   }

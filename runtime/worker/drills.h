@@ -8,6 +8,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -19,6 +20,10 @@ namespace holdfast::runtime {
 
 class Drills {
  public:
+  // `cut_links` ends this process's links to other hosts and returns how many there were.
+  explicit Drills(std::function<std::size_t()> cut_links = nullptr)
+      : cut_links_(std::move(cut_links)) {}
+
   // Any thread. What comes while too many wait (16) is dropped.
   void order(const wire::Drill& drill);
 
@@ -35,7 +40,9 @@ class Drills {
  private:
   void come(Doing phase, StateStore& store);
   void flip(std::uint64_t seed, Version version) const;
+  void cut() const;
 
+  const std::function<std::size_t()> cut_links_;
   std::mutex mutex_;
   std::vector<wire::Drill> drills_;
   std::atomic<std::size_t> waiting_ = 0;

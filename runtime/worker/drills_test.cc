@@ -76,6 +76,17 @@ TEST_F(DrillsTest, ALostPageIsOneThatIsNoticed) {
   EXPECT_EQ(store_->look_for_losses(true).pages, 1U);
 }
 
+TEST_F(DrillsTest, LinksAreCutOnceAndOnlyByACut) {
+  int times = 0;
+  Drills drills([&times]() -> std::size_t { return static_cast<std::size_t>(++times); });
+  drills.order({.kind = DrillKind::kHang, .phase = Doing::kSumming, .for_ms = 1});
+  drills.order({.kind = DrillKind::kCut, .phase = Doing::kCommitting});
+  drills.begin(Doing::kSumming, *store_);
+  EXPECT_EQ(times, 0);
+  for (int again = 0; again < 2; ++again) drills.begin(Doing::kCommitting, *store_);
+  EXPECT_EQ(times, 1);
+}
+
 TEST_F(DrillsTest, SlownessStaysAndAHangEnds) {
   drills_.order({.kind = DrillKind::kSlow, .phase = Doing::kComputing, .for_ms = 20});
   drills_.order({.kind = DrillKind::kHang, .phase = Doing::kSumming, .for_ms = 20});

@@ -59,6 +59,11 @@ collective::Layout Neighbours::layout() const {
   return layout_;
 }
 
+std::size_t Neighbours::cut_links() {
+  const std::lock_guard lock(mutex_);
+  return links_ ? links_->cut() : 0;
+}
+
 void Neighbours::begin_repair() {
   const std::lock_guard lock(mutex_);
   repair_ = std::stop_source();

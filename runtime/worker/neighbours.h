@@ -49,6 +49,7 @@ class Neighbours {
   // this host's memory.
   void meet(const std::vector<PeerPlace>& peers);
   [[nodiscard]] collective::Layout layout() const;
+  std::size_t cut_links();  // See DataLinks. 0: nothing listens.
 
   // A repair begins. Its fetch_state() ends when stop_repair() is called.
   void begin_repair();

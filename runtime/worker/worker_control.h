@@ -138,7 +138,7 @@ struct Worker::Control {
         post(member::Told{
             wire::Remark{{.kind = wire::Reason::Kind::kDamaged, .count = peer, .other_host = at}}});
       }};
-  Drills drills;
+  Drills drills{[this] { return neighbours.cut_links(); }};
   Meter meter;
 
   std::shared_ptr<Rehearsal> rehearsal;  // Set before the trainer machine hears of anything.

@@ -9,44 +9,18 @@ every rank by their digest; every step made exactly once by every rank, with the
 undisturbed run; no process and no file left over. A failing trial prints the line that repeats it. With --journal every trial is a line of JSON in
 FILE, and a later call goes on behind the last one until N processes were killed in all.
 """
-import argparse
-import json
 import random
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from checks import (  # noqa: E402
-    Violation, check_ends, check_generation, check_steps, check_undisturbed, ends_of, in_recovery,
-)
-from job import Job, alive, kill, leftovers, processes_of  # noqa: E402
-from scenario import SEED, SOON, draw, program, settings  # noqa: E402
-
-references = {}
-
-
-def reference(arguments, scenario, folder):
-    """The final file, steps and ends of an undisturbed run, which is made once for each settings()."""
-    key = settings(scenario)
-    if key not in references:
-        path = folder / f"reference-{len(references)}"
-        shutil.rmtree(path, ignore_errors=True)  # Left by a run that failed.
-        path.mkdir()
-        with Job(arguments.bin, path, program(arguments, scenario, path / "final"), scenario["workers"]) as job:
-            if job.wait() != 0:
-                raise Violation(f"the undisturbed run failed:\n{job.text()}")
-            labels = (arguments.data / "train-labels-idx1-ubyte").read_bytes()
-            made = check_undisturbed(job.trace, scenario, SEED, int.from_bytes(labels[4:8], "big"))
-            ends = ends_of(path / "log")
-            check_ends(ends, scenario, ends)
-            references[key] = (path / "final").read_bytes(), made, ends
-        shutil.rmtree(path)
-    return references[key]
+from checks import Violation, check_ends, check_generation, check_steps, ends_of, in_recovery  # noqa: E402
+from job import Job, alive, kill  # noqa: E402
+from scenario import SOON, draw, program  # noqa: E402
+from trials import options, reference, run, see_that_nothing_is_left  # noqa: E402
 
 
 def strike(job, rng, wave, scenario):
@@ -72,13 +46,11 @@ def strike(job, rng, wave, scenario):
     return done
 
 
-def trial(arguments, number, folder):
+def trial(arguments, number, path):
     """Runs one trial; returns its line of the journal. Raises a Violation or a TimeoutError."""
     rng = random.Random(f"{arguments.seed}-{number}")
     scenario = draw(rng, number)
-    final, undisturbed, ends = reference(arguments, scenario, folder)
-    path = folder / f"trial-{number}"
-    path.mkdir()
+    final, undisturbed, ends = reference(arguments, scenario)
     waves = []
     with Job(arguments.bin, path, program(arguments, scenario, path / "final"), scenario["workers"],
              scenario["spares"]) as job:
@@ -92,15 +64,11 @@ def trial(arguments, number, folder):
         check_ends(ends_of(path / "log"), scenario, ends)
     if (path / "final").read_bytes() != final:
         raise Violation(f"the final state differs ({scenario})")
-    if left := processes_of(job.name):
-        raise Violation(f"processes {left} are left over ({scenario})")
-    if files := leftovers(job.name):
-        raise Violation(f"files are left over: {files} ({scenario})")
-    shutil.rmtree(path)
+    see_that_nothing_is_left(job)
     del scenario["waves"]
     later = [each for wave in waves[1:] for each in wave]
     at_once = [wave for wave in waves if len(wave) > 1]
-    return {"number": number, **scenario, "killed": [each["who"] for wave in waves for each in wave],
+    return {**scenario, "faults": [each["who"] for wave in waves for each in wave],
             "in_recovery": in_recovery(job.trace, scenario["workers"], later),
             "several": len(at_once),
             "within_1_ms": sum(wave[-1]["t_ns"] - wave[0]["t_ns"] < 1_000_000 for wave in at_once)}
@@ -111,15 +79,15 @@ def report(trials, seed, seconds):
     well = [each for each in trials if "violation" not in each]
     kills = Counter()
     for each in well:
-        count = len(each["killed"])
+        count = len(each["faults"])
         kills["fault", each["fault"]] += count
         kills["workers", str(each["workers"])] += count
         kills["optimizer", each["optimizer"]] += count
         kills["dropout and batch norm", "with" if each["rich"] else "without"] += count
         kills["spares", str(each["spares"])] += count
-        for who in each["killed"]:
+        for who in each["faults"]:
             kills["who", "rank 0" if who == 0 else "scheduler" if who == "scheduler" else "another rank"] += 1
-    print(f"chaos: {sum(len(each['killed']) for each in well)} kills in {len(trials)} trials of seed {seed}, "
+    print(f"chaos: {sum(len(each['faults']) for each in well)} kills in {len(trials)} trials of seed {seed}, "
           f"{len(trials) - len(well)} violations, {seconds:.0f} s")
     for what in dict.fromkeys(key[0] for key in kills):
         print(f"  {what}: " + ", ".join(f"{k[1]} {v}" for k, v in sorted(kills.items()) if k[0] == what))
@@ -128,47 +96,12 @@ def report(trials, seed, seconds):
           f"in the midst of a recovery: {sum(t['in_recovery'] for t in well)} kills")
 
 
-def run(arguments, trials, folder):
-    """Makes trials until enough processes were killed, and adds them to the list."""
-    number = arguments.only if arguments.only is not None else 1 + max((t["number"] for t in trials), default=-1)
-    failures = 0
-    while sum(len(each.get("killed", [])) for each in trials) < arguments.kills and failures < 5:
-        try:
-            trials.append(trial(arguments, number, folder))
-        except (Violation, TimeoutError) as error:
-            failures += 1
-            trials.append({"number": number, "violation": str(error).partition("\n")[0]})
-            print(f"trial {number}: {error}\nrepeat: {sys.argv[0]} --bin {arguments.bin} --data {arguments.data} "
-                  f"--seed {arguments.seed} --only {number}\n(logs: {folder / f'trial-{number}'})", flush=True)
-        if arguments.journal:
-            with open(arguments.journal, "a", encoding="utf-8") as file:
-                file.write(json.dumps(trials[-1]) + "\n")
-        number += 1
-        if arguments.only is not None:
-            break
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", type=Path, required=True)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--kills", type=int, default=20, help="go on until this many processes were killed")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", type=int, help="this trial alone")
-    parser.add_argument("--journal", type=Path, help="go on behind the trials in this file, and add to it")
-    arguments = parser.parse_args()
-    arguments.bin, arguments.data = arguments.bin.resolve(), arguments.data.resolve()
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-chaos-"))
-    trials = []
-    if arguments.journal and arguments.journal.exists():
-        trials = [json.loads(line) for line in arguments.journal.read_text(encoding="utf-8").splitlines()]
+    arguments = options(__doc__, "kills", 20).parse_args()
     began = time.monotonic()
-    run(arguments, trials, folder)
-    failures = sum("violation" in each for each in trials)  # Includes those in the journal.
+    trials = run(arguments, trial)
     report(trials, arguments.seed, time.monotonic() - began)
-    if not failures:  # Otherwise logs and traces of failed trials stay.
-        shutil.rmtree(folder)
-    return 1 if failures else 0
+    return 1 if any("violation" in each for each in trials) else 0  # Includes those in the journal.
 
 
 if __name__ == "__main__":

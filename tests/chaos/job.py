@@ -4,9 +4,11 @@ Processes are found through the trace (HOLDFAST_TRACE): every process writes its
 Nothing here knows how Holdfast works inside.
 """
 import ctypes
+import functools
 import json
 import os
 import random
+import secrets
 import signal
 import socket
 import subprocess
@@ -94,45 +96,72 @@ def processes_of(job):
     return found
 
 
-def leftovers(job):
-    """Files of this job that were not removed."""
-    return [str(p) for base in ("/dev/shm", "/tmp") for p in Path(base).glob(f"holdfast-{os.getuid()}/{job}*")]
-
-
 def die_with_parent():
     """To be called in a child: makes it end with its parent, so that a killed test leaves no job."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 class Job:
-    """msrun with a program. A context manager, which leaves no process of the job running."""
+    """msrun with a program. A context manager, which leaves no process of the job running.
 
-    def __init__(self, bin_folder, folder, program, workers, spares=0, max_restarts=10, env=None):
+    `fleet`: two hosts (tools/fleet), each of which has half of the workers; None: all are on this machine.
+    """
+
+    def __init__(self, bin_folder, folder, program, workers, spares=0, max_restarts=10, env=None, fleet=None):
         self.folder = Path(folder)
         self.trace_folder = self.folder / "trace"
         self.trace_folder.mkdir(parents=True)
         self.trace = Trace(self.trace_folder)
         self.name = f"chaos-{os.getpid()}-{random.getrandbits(48):x}"
-        command = [str(Path(bin_folder) / "msrun"), f"--worker_num={workers}", f"--local_worker_num={workers}",
+        self.fleet = fleet
+        hosts = 1 if fleet is None else 2
+        command = [str(Path(bin_folder) / "msrun"), f"--worker_num={workers}", f"--local_worker_num={workers // hosts}",
                    f"--master_port={free_port()}", f"--log_dir={self.folder / 'log'}", "--join=True",
-                   f"--max_restarts={max_restarts}", f"--spares={spares}", *map(str, program)]
-        environment = {**os.environ, **(env or {}), "HOLDFAST_JOB": self.name, "HOLDFAST_TRACE": str(self.trace_folder)}
-        self.output = open(self.folder / "msrun.txt", "wb")
-        self.process = subprocess.Popen(command, stdout=self.output, stderr=subprocess.STDOUT, env=environment,
-                                        stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
+                   f"--max_restarts={max_restarts}", f"--spares={spares}"]
+        self.environment = {**os.environ, **(env or {}), "HOLDFAST_JOB": self.name, "HOLDFAST_TRACE": str(self.trace_folder)}
+        if fleet is not None:
+            command.append(f"--master_addr={fleet.address(0)}")
+            token = self.folder / "token"
+            token.touch(mode=0o600)
+            token.write_text(secrets.token_hex(32))
+            self.environment["HOLDFAST_TOKEN_FILE"] = str(token)
+        self.output = open(self.folder / "msrun.txt", "ab")
+        how = {"stdout": self.output, "stderr": subprocess.STDOUT, "env": self.environment, "stdin": subprocess.DEVNULL}
+        if fleet is None:
+            self.agents = [subprocess.Popen([*command, *map(str, program)], preexec_fn=die_with_parent, **how)]
+        else:
+            self.agents = [fleet.popen(host, [*command, f"--node_rank={host}", *map(str, program)], dies_with_caller=True, **how)
+                           for host in range(hosts)]
+        self.process = self.agents[0]  # That of the scheduler's host.
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        for agent in self.agents:
+            if agent.poll() is None:
+                agent.terminate()
+                try:
+                    agent.wait(20)
+                except subprocess.TimeoutExpired:
+                    agent.kill()
+                    agent.wait()
         self.output.close()
+
+    def ask(self, *command):
+        """Runs a command on the scheduler's host. Returns its exit code and what it has said."""
+        how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": self.environment, "text": True}
+        run = subprocess.run if self.fleet is None else functools.partial(self.fleet.run, 0)
+        done = run([str(word) for word in command], **how)
+        return done.returncode, done.stdout.strip()
+
+    def leftovers(self):
+        """Files of this job that were not removed."""
+        if self.fleet is None:
+            return [str(p) for base in ("/dev/shm", "/tmp") for p in Path(base).glob(f"holdfast-{os.getuid()}/{self.name}*")]
+        look = f"ls -d /dev/shm/holdfast-*/{self.name}* /tmp/holdfast-*/{self.name}* 2>/dev/null; true"
+        return [path for host in (0, 1)
+                for path in self.fleet.run(host, ["sh", "-c", look], stdout=subprocess.PIPE, text=True, check=True).stdout.split()]
 
     def text(self):
         return (self.folder / "msrun.txt").read_text(errors="replace")
@@ -151,9 +180,11 @@ class Job:
             time.sleep(every)
 
     def wait(self, limit=120):
+        """Waits for the end of all agents. Returns the first exit code that is not 0."""
+        end = time.monotonic() + limit
         try:
-            code = self.process.wait(limit)
+            codes = [agent.wait(max(0.1, end - time.monotonic())) for agent in self.agents]
         except subprocess.TimeoutExpired as error:
             raise TimeoutError(f"the job did not end within {limit} s: a hang\n{self.text()}") from error
         self.trace.poll()
-        return code
+        return next((code for code in codes if code != 0), 0)

@@ -13,7 +13,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from job import Job, leftovers, processes_of
+from job import Job, processes_of
 
 arguments = argparse.Namespace()
 WORKERS = 2
@@ -32,7 +32,7 @@ class Loops(unittest.TestCase):
         with Job(arguments.bin, folder, program, WORKERS, spares) as job:
             self.assertEqual(job.wait(), 0, job.text())
         self.assertEqual(processes_of(job.name), [])
-        self.assertEqual(leftovers(job.name), [])
+        self.assertEqual(job.leftovers(), [])
         said = "".join(log.read_text() for log in sorted((folder / "log").glob("*.log")))
         ends = dict(re.findall(r"^rank (\d+): (sum .* after step 20)$", said, re.MULTILINE))
         self.assertEqual(sorted(ends), [str(rank) for rank in range(WORKERS)], said)
@@ -83,7 +83,7 @@ class Drift(unittest.TestCase):
         final = folder / "final"
         self.final = final.read_bytes() if final.exists() else None
         self.assertEqual(processes_of(job.name), [])
-        self.assertEqual(leftovers(job.name), [])
+        self.assertEqual(job.leftovers(), [])
         return code, job.text() + "".join(log.read_text() for log in sorted((folder / "log").glob("*.log")))
 
     def test_is_named_at_the_end_of_the_loop(self):

@@ -19,7 +19,7 @@ from pathlib import Path
 from common import fleet_of
 from fleet import linux
 from hosts_test import setUpModule  # noqa: F401
-from job import Trace, free_port
+from job import Trace, alive, free_port
 
 LIMIT_S = 120  # Only a hang takes so long.
 
@@ -74,6 +74,13 @@ class Job:
             return agent.wait(max(0.1, end - time.monotonic()))
         except subprocess.TimeoutExpired:
             return f"not ended after {LIMIT_S} s"
+
+    def inject(self, *words):
+        """`holdfast inject` on the first host: its exit code and what it says."""
+        asked = self.fleet.popen(0, [str(BUILD / "bin/holdfast"), "inject", *words], env=self.env, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True)
+        said = asked.communicate(timeout=LIMIT_S)[0]
+        return asked.returncode, said
 
     def logs(self):
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(self.out.rglob("*.log")))
@@ -204,6 +211,54 @@ class OneJob(unittest.TestCase):
         fleet.cut(0, 1)
         job.until(lambda: len(job.events("fault")) >= 2, "the loss of the host")
         fleet.heal()
+        self.assertEqual(job.wait(), expected)
+
+    def test_links_cut_on_order_cost_no_bit(self):
+        """Also while the job recovers from the end of a rank of the other host."""
+        expected = self.one_host(4)
+        job = Job(self.folder / "cut-links", self.fleet(2), 2, 2, spares=1, hold=40, more=["--allow_inject"])
+        job.until_step(39)
+        ordered = [("cut", 0, 60, "compute"), ("cut", 3, 100, "commit"), ("kill", 2, 150, "sum"), ("cut", 0, 150, "recovery")]
+        for kind, rank, step, phase in ordered:
+            code, said = job.inject(kind, "--rank", str(rank), "--at-step", str(step), "--phase", phase)
+            self.assertEqual(code, 0, said)
+        (job.out / "go").touch()
+        self.assertEqual(job.wait(), expected)
+        logs = job.logs()
+        self.assertIn("drill: rank 3 ", logs)
+        self.assertIn("has lost its connections to other hosts", logs)
+        self.assertGreaterEqual(len(job.events("recovered")), 4)
+
+    def test_a_host_killed_on_order_costs_no_bit(self):
+        expected = self.one_host(4)
+        job = Job(self.folder / "killed-host", self.fleet(3), 2, 2, spares=1, hold=40, more=["--allow_inject"])
+        job.start(2, "--spare_host=True", "--allow_inject")
+        job.until(lambda: len(job.events("waiting")) >= 4, "all spares")
+        for refused, why in ((("kill", "--host", "host0"), "has the scheduler"), (("kill", "--host", "host7"), "the job has host0, host1, host2"),
+                             (("flip", "--host", "host1"), "can only be killed or stopped")):
+            code, said = job.inject(*refused)
+            self.assertEqual(code, 1, said)
+            self.assertIn(why, said)
+        pids = [job.agents[1].pid, *job.pids(1)]
+        code, said = job.inject("kill", "--host", "host1")
+        self.assertEqual(code, 0, said)
+        self.assertIn("drill: host host1 is to be killed (SIGKILL): its launcher and all its processes, with 2 ranks", said)
+        self.assertEqual(job.ended(job.agents.pop(1), time.monotonic() + LIMIT_S), -signal.SIGKILL)
+        job.until(lambda: not any(alive(pid) for pid in pids), "the end of all processes of host1")
+        (job.out / "go").touch()
+        self.assertEqual(job.wait(), expected)
+        self.assertIn("host host1 is lost with 2 ranks; host host2 takes over", (job.out / "msrun0.log").read_text())
+
+    def test_a_host_stopped_on_order_costs_no_bit(self):
+        expected = self.one_host(4)
+        job = Job(self.folder / "stopped-host", self.fleet(3), 2, 2, hold=40, more=["--allow_inject"])
+        job.start(2, "--spare_host=True", "--allow_inject")
+        job.until_ready(lambda: len(job.events("waiting")) >= 2, "the spare host")
+        job.until_step(60)
+        code, said = job.inject("stop", "--host", "host1")
+        self.assertEqual(code, 0, said)
+        job.until(lambda: any(event["generation"] == 2 for event in job.events("resume")), "the spare host's part")
+        job.agents.pop(1).kill()
         self.assertEqual(job.wait(), expected)
 
     def test_a_lost_host_whose_processes_start_elsewhere_costs_no_bit(self):
