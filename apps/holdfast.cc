@@ -71,8 +71,8 @@ struct InjectOptions {
         ->check(CLI::NonNegativeNumber);
     app->add_option(
         "--phase", arguments.phase,
-        "When it begins with this: compute (the usual), sum, stage, copy, commit, update, "
-        "between (that of flip) or recovery");
+        "When it begins with this: compute (the usual), sum, stage (that of flip), copy, commit, "
+        "update, between or recovery");
     app->add_option("--for", arguments.seconds,
                     "hang, spin: so many seconds (for ever); slow: so many in each step");
     app->footer("The job has to be started with --allow-inject. docs/drills.md tells of each.");

@@ -72,6 +72,7 @@ class Steps(Versions):
         self._kind = RESTARTED if engine.restarted else SURVIVOR
         self._alike = b""  # See Image.alike().
         self._places: list[Place] = []
+        self._numbers: list[int] = []  # Of the parameters in these places.
         self._known = -1, b""  # How many parameters the engine knew, and what was found with it.
         self.open(engine.open(self._image.bytes))
         self.sampled = Sampled(self.session)
@@ -103,8 +104,7 @@ class Steps(Versions):
 
     def repair(self, which: list[int]) -> None:
         """Set these parameters to the values that the last version has of them."""
-        numbers = [i for i, is_alike in enumerate(self._alike) if is_alike]
-        repaired = [numbers[i] for i in which]
+        repaired = [self._numbers[i] for i in which]
         version, changes = self._between
         is_of_now = version == self.session.version
         if is_of_now and not self._image.are_as(changes, repaired, self.last):
@@ -117,10 +117,15 @@ class Steps(Versions):
         self.session.uses_committed()
         self._image.take(repaired, self.last)
 
+    def flip(self, which: int, byte: int, bit: int) -> None:
+        """Flip a bit of what the program trains on, where a replica, by its place, comes from."""
+        self._image.flip(self._numbers[which], byte, bit)
+
     def _hold(self, alike: bytes) -> None:
         """Note which parameters the last version holds alike on all ranks."""
         if self._alike != alike:
             self._alike, self._places = alike, self._image.places(alike)
+            self._numbers = [i for i, is_alike in enumerate(alike) if is_alike]
         at = self.objects.get("at")  # State's position: the ends of its epochs are no steps.
         self.replicas.hold(self._places, at[0] if at else self.n)
 
