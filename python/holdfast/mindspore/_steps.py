@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from holdfast import _core
 from holdfast._abi import Status
 from holdfast._errors import LeftError, MarkedError, PeerError
+from holdfast._losses import HEARD, Act, Losses
 from holdfast._replicas import Place
 from holdfast._sampling import recording_folder
 from holdfast._say import say
@@ -288,6 +289,21 @@ class Steps(Versions):
             return True
         say_void(self.n + 1, self._engine.rank)
         return False
+
+    def hear(self, losses: Losses, n: int, wish: bool = False) -> bool:
+        """Exchange wishes to stop, and what losses of step n are like; return the first.
+
+        MarkedError: the step is void, or has to be made again because of a loss.
+        """
+        given = tell(self.session, HEARD, wish, *losses.mine(n))
+        losses.judge(n, [rest for _, *rest in given])
+        if losses.act is Act.END:
+            raise self._engine.worker.fail(losses.why)
+        if losses.act is not Act.COMMIT and self._engine.rank == 0:
+            say(losses.why)
+        if losses.act is Act.MAKE_AGAIN:
+            raise MarkedError(losses.why)
+        return any(wish for wish, *_ in given)
 
     def give_up(self) -> None:
         """Bring everything back to what it was before the step under way."""
