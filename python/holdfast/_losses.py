@@ -69,4 +69,3 @@ class Losses:
             )
         else:
             self.act, self.why = Act.SKIP, f"{what}, again: its batch is left out"
-

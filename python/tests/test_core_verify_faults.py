@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def test_core_verify_draws_as_many_faults_as_are_asked_for_by_their_seed() -> No
         done = [drill.done for drill in order.drills]
         assert done == sorted(done) and all(1 <= n < 20 for n in done)
         assert len({drill.kind for drill in order.drills}) == len(done)
-        assert all(b - a >= 3 for a, b in zip(done, done[1:]))
+        assert all(b - a >= 3 for a, b in pairwise(done))
     (tiny,) = _faults.orders(record(2), among, 1, ["0"], 1)
     assert tiny.drills[0].done == 1
 

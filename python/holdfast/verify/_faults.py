@@ -1,6 +1,6 @@
 """Faults on order in a run (docs/drills.md): which, where, and whether each was told of by name.
 
-Each comes by `holdfast inject`. A run has each kind once, so that what its logs say is of one of them.
+Each comes by `holdfast inject`. A run has each kind once, so what its logs say is of that one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def kinds(kind: str, ranks: int) -> tuple[list[str], list[str]]:
     else:
         found.append("page")
     if ranks < 3:
-        without.append(f"no bit is flipped: {ranks} ranks have no majority that knows the right one")
+        without.append(
+            f"no bit is flipped: {ranks} ranks have no majority that knows the right one"
+        )
     else:
         found.append("flip")
     return found, without
@@ -65,7 +67,8 @@ def orders(
     record: Record, among: Sequence[str], count: int, spares: Sequence[str], seed: int
 ) -> list[Order]:
     """Return runs with `count` faults in all, or with as many as have their room in the steps."""
-    rng, found, number = random.Random(seed), [], 0
+    rng, number = random.Random(seed), 0
+    found: list[Order] = []
     room = max(1, min(_EACH, len(among), (record.steps - 1) // _APART))
     while number < count:
         few = min(room, count - number)

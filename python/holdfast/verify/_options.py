@@ -124,8 +124,8 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=0,
         metavar="[N]",
-        help="then N faults on order as well (8): kill, stop, hang (0.3 s), a lost page of memory, a "
-        "flipped bit (with 3 ranks or more); each has to be told of by name",
+        help="then N faults on order as well (8): kill, stop, hang (0.3 s), a lost page of memory, "
+        "a flipped bit (with 3 ranks or more); each has to be told of by name",
     )
     add(
         "--seed",
