@@ -75,8 +75,8 @@ struct InjectOptions {
         ->check(CLI::NonNegativeNumber);
     app->add_option(
         "--phase", arguments.phase,
-        "When it begins with this: compute (the usual), sum, stage, copy, commit, update, "
-        "between (that of flip) or recovery");
+        "When it begins with this: compute (the usual), sum, stage (that of flip), copy, commit, "
+        "update, between or recovery");
     app->add_option("--for", arguments.seconds,
                     "hang, spin: so many seconds (for ever); slow: so many in each step");
     host->excludes(rank)->excludes("--at-step")->excludes("--phase")->excludes("--for");

@@ -29,9 +29,9 @@ std::string names_of(const List& list) {
   return all;
 }
 
-// A flipped bit is found before it counts if it is flipped between two steps.
+// A bit that is flipped when a step has used it is found before the next step does.
 std::string_view usual_phase(wire::DrillKind kind) {
-  return kind == wire::DrillKind::kFlip ? "between" : "compute";
+  return kind == wire::DrillKind::kFlip ? "stage" : "compute";
 }
 
 bool takes_time(wire::DrillKind kind) {

@@ -42,6 +42,7 @@ struct hf_session {
   std::unique_ptr<holdfast::runtime::Session> session;
   std::unique_ptr<holdfast::runtime::Replicas> replicas;
   hf_group world;
+  holdfast::runtime::Drills::Flip flip;  // By hf_flip_by().
   Phase phase = Phase::kOpen;
   bool reduced = false;  // hf_reduce() was called in this step, so it must not be given up.
   pid_t owner = 0;       // The process that opened it. In a forked child, another process.

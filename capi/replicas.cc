@@ -23,7 +23,7 @@ hf_status hf_replicas(hf_session* s, const hf_replica* given, uint64_t count, ui
   arena::Arena& arena = runtime::arena_of(*s->session);
   const std::uint64_t all = arena.layout().private_bytes;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> places;
-  runtime::Replicas::Table table{.step = step};
+  runtime::Replicas::Table table{.flip = s->flip, .step = step};
   for (std::uint64_t i = 0; i < count; ++i) {
     const auto [name, offset, bytes] = given[i];
     if (name == nullptr || offset > all || bytes > all - offset) {
@@ -40,6 +40,16 @@ hf_status hf_replicas(hf_session* s, const hf_replica* given, uint64_t count, ui
   return HF_OK;
 } catch (...) {
   return report_caught();
+}
+
+void hf_flip_by(hf_session* s, hf_flip flip, void* context) try {
+  s->flip = nullptr;
+  if (flip == nullptr) return;
+  s->flip = [flip, context](std::size_t replica, std::uint64_t byte, unsigned bit) {
+    return flip(context, replica, byte, static_cast<std::uint8_t>(bit)) != 0;
+  };
+} catch (...) {
+  (void)report_caught();
 }
 
 int hf_comparison_due(hf_session* s, int at_end) {

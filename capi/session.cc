@@ -230,6 +230,7 @@ hf_status hf_private(hf_session* s, uint64_t version, void** data, uint64_t* byt
                                                   " and, to be filled, of the next");
     return report(user_error(cat("there are no private bytes of version ", version, "; ", there)));
   }
+  if (s->phase == Phase::kInStep && version != arena.version()) s->session->staging();
   const auto span = arena.private_bytes(version);
   *data = span.data();
   *bytes = span.size();

@@ -87,17 +87,28 @@ Comparison::Heard Comparison::heard(Generation generation, At at,
     return Heard::kAlike;
   }
   next_ = at.version + (options_.every > 0 ? options_.every : steps_between(readings));
-  for (std::size_t r = 1; r < readings.size(); ++r) {
-    if (readings[r].names == readings[0].names) continue;
-    if (options_.warns_only && !unlike_names_.empty()) return Heard::kAlike;
-    unlike_names_ =
-        cat("rank ", r, " keeps other parameters, or other state of its optimizer, than rank 0");
-    return Heard::kOtherNames;
-  }
+  if (look_at_names(readings)) return unlike_names_.empty() ? Heard::kAlike : Heard::kOtherNames;
   const auto same = [&](const Reading& r) { return r.digest == readings[0].digest; };
   if (!std::all_of(readings.begin(), readings.end(), same)) return Heard::kUnlike;
   alike_ = at.step;
   return Heard::kAlike;
+}
+
+bool Comparison::look_at_names(std::span<const Reading> readings) {
+  bool differ = false;
+  std::vector<std::size_t> found;
+  for (std::size_t r = 1; r < readings.size(); ++r) {
+    if (readings[r].names == readings[0].names) continue;
+    differ = true;
+    if (!options_.warns_only || unlike_.insert(r).second) found.push_back(r);
+  }
+  unlike_names_.clear();
+  if (found.empty()) return differ;
+  const auto more = static_cast<std::int64_t>(found.size()) - 1;
+  unlike_names_ =
+      cat("rank ", found[0], more > 0 ? cat(" (and ", counted(more, "other rank"), ")") : "",
+          " keeps other parameters, or other state of its optimizer, than rank 0");
+  return true;
 }
 
 std::uint64_t steps_between(std::span<const Reading> readings) {

@@ -84,8 +84,8 @@ class Comparison {
   enum class Heard : std::uint8_t {
     kAlike,
     kUnlike,      // Exchange the digests of each replica, and call judge().
-    kOtherNames,  // Ranks hold replicas of other names; unlike_names() says which rank does. Told
-                  // once, if differences may stay.
+    kOtherNames,  // Ranks hold replicas of other names than rank 0; unlike_names() says which. Each
+                  // is told of once, if differences may stay.
   };
   // Call it after each exchange. `readings`: those of all ranks, by rank. If one has no replicas,
   // nothing is compared.
@@ -100,6 +100,8 @@ class Comparison {
   void repaired() { alike_ = at_.step; }
 
  private:
+  // Whether ranks hold replicas of other names. Sets unlike_names_; empty: there is nothing to say.
+  bool look_at_names(std::span<const Reading> readings);
   void note_repair(std::uint64_t blamed);
 
   Options options_;
@@ -110,8 +112,9 @@ class Comparison {
   std::uint64_t blamed_ = 0;
   std::uint64_t row_ = 0;
   std::uint64_t alike_ = 0;
-  std::vector<bool> is_copy_;    // By rank.
-  std::set<std::string> named_;  // Each replica is named once, if differences may stay.
+  std::vector<bool> is_copy_;     // By rank.
+  std::set<std::string> named_;   // Each replica is named once, if differences may stay.
+  std::set<std::size_t> unlike_;  // Ranks that unlike_names() has named, if differences may stay.
   std::string unlike_names_;
 };
 

@@ -157,13 +157,19 @@ TEST(Verdict, TakesEachReplicaFromARankOfItsMost) {
   EXPECT_EQ(verdict.copies[1].from, 0U);
 }
 
-TEST(Comparison, TellsOnceOfOtherNamesIfItOnlyWarns) {
+TEST(Comparison, TellsOnceOfEachRankWithOtherNamesIfItOnlyWarns) {
   for (const bool warns : {false, true}) {
     Comparison c({.warns_only = warns});
     std::vector<Reading> readings(3, kReading);
     readings[2].names = 77;
     EXPECT_EQ(c.heard(1, {5, 5}, readings), Heard::kOtherNames);
     EXPECT_EQ(c.heard(1, {9, 9}, readings), warns ? Heard::kAlike : Heard::kOtherNames);
+    readings[1].names = 78;
+    EXPECT_EQ(c.heard(1, {12, 12}, readings), Heard::kOtherNames) << "rank 1 was alike so far";
+    EXPECT_EQ(c.unlike_names().starts_with(warns ? "rank 1 keeps" : "rank 1 (and 1 other rank)"),
+              true)
+        << c.unlike_names();
+    EXPECT_EQ(c.heard(1, {15, 15}, readings), warns ? Heard::kAlike : Heard::kOtherNames);
   }
 }
 

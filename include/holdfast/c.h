@@ -242,7 +242,8 @@ HF_API hf_status hf_moment_of(hf_session* session, uint32_t k, uint64_t i, float
  * ranges of this array. */
 HF_API hf_status hf_gradients(hf_session* session, float** data, uint64_t* count);
 /* The private bytes of `version`: hf_version() (committed, read only) or hf_version() + 1 (to be
- * filled before hf_end_step()). If fresh: version 0, to be filled. */
+ * filled before hf_end_step(); in a step, what follows such a call counts as writing the step down,
+ * for `holdfast status` and drills). If fresh: version 0, to be filled. */
 HF_API hf_status hf_private(hf_session* session, uint64_t version, void** data, uint64_t* bytes);
 /* Copies `bytes[i]` bytes from `from[i]` to `to[i]`, for each i < `count`; they must not overlap.
  * Large copies bypass the processor's caches. That is faster than memcpy() for data that is not
@@ -279,6 +280,14 @@ typedef struct hf_replica {
  * the same order on all ranks. 0: none. `step`: the number that people know hf_version() by. */
 HF_API hf_status hf_replicas(hf_session* session, const hf_replica* replicas, uint64_t count,
                              uint64_t step);
+/* Flips bit `bit` of byte `byte` of what the program trains on, of which replica number `replica`
+ * of the last hf_replicas() is a copy. 1: it is flipped. */
+typedef int (*hf_flip)(void* context, uint64_t replica, uint64_t byte, uint8_t bit);
+/* For a program that trains on other memory than the committed version: says who flips a bit there
+ * when somebody orders that (docs/drills.md). It is called within calls of this session, by the
+ * thread that makes them. Holds from the next hf_replicas() on. Without it, the bit is one of the
+ * committed version. */
+HF_API void hf_flip_by(hf_session* session, hf_flip flip, void* context);
 /* 1: it is time to compare (HOLDFAST_DIGEST_EVERY). All ranks ask right after each hf_begin_step()
  * and, with `at_end`, after the last step of a loop, before anything else is exchanged; even those
  * without replicas. Ranks of a generation get the same answer. */

@@ -129,6 +129,7 @@ class CStep(c.Structure):
     ]
 
 
+Flip = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_uint64, c.c_uint64, c.c_uint8)  # hf_flip.
 P = c.c_void_p
 PP = c.POINTER(c.c_void_p)
 U64 = c.c_uint64
@@ -180,6 +181,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_meet": (c.c_int, [P, c.POINTER(CPosition), c.POINTER(c.c_int)]),
     "hf_begin_step": (c.c_int, [P, c.POINTER(c.c_int)]),
     "hf_replicas": (c.c_int, [P, c.POINTER(CReplica), U64, U64]),
+    "hf_flip_by": (None, [P, Flip, P]),
     "hf_comparison_due": (c.c_int, [P, c.c_int]),
     "hf_compare_replicas": (c.c_int, [P, c.c_char_p]),
     "hf_guard": (U64, [P, U64]),

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from holdfast._errors import UserError
 
-FORM: Final = "???d"  # What a rank tells of a step: see mine().
+HEARD: Final = struct.Struct("????d")  # A rank's wish to stop, then Losses.mine().
 
 
 class Act(Enum):
@@ -39,14 +39,14 @@ class Losses:
     def check(self, loss: Any, at_most: float, then: str) -> None:
         """Take in a loss of this rank."""
         if then not in ("stop", "skip"):
-            raise UserError(f"state.check(..., then={then!r}): there are 'stop' and 'skip'")
+            raise UserError(f"a loss is checked with then={then!r}: there are 'stop' and 'skip'")
         value = float(loss)
         if self._bad or (math.isfinite(value) and value <= at_most):
             return
         self._bad, self._ends, self._loss = True, then == "stop", value
 
     def mine(self, n: int) -> tuple[bool, bool, bool, float]:
-        """Return what this rank tells of step n: as FORM says."""
+        """Return what this rank tells of step n: as HEARD says."""
         return self._bad, self._tried == n, self._ends, self._loss
 
     def judge(self, n: int, given: Sequence[Sequence[Any]]) -> None:
@@ -65,10 +65,7 @@ class Losses:
             self.act = Act.END
             self.why = (
                 f"{what}, and a loss was bad before, from the same state and batch. Nothing of the "
-                "step is kept. state.check(loss, then='skip') leaves such a batch out"
+                "step is kept. then='skip' leaves such a batch out"
             )
         else:
             self.act, self.why = Act.SKIP, f"{what}, again: its batch is left out"
-
-
-HEARD: Final = struct.Struct("?" + FORM)  # The wish to stop, then mine().

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes as c
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from holdfast._abi import CReplica, check, lib
+from holdfast._abi import CReplica, Flip, check, lib
 from holdfast._core import Session
 from holdfast._waiting import interruptibly
 
@@ -15,9 +16,13 @@ Place = tuple[str, int, int]  # A replica's name, and its offset and size in the
 class Replicas:
     """The replicas of one session. Not thread-safe."""
 
-    def __init__(self, session: Session) -> None:
-        """Begin without any."""
+    def __init__(self, session: Session, flip: Callable[[int, int, int], Any] | None) -> None:
+        """Begin without any.
+
+        `flip(i, byte, bit)`: a drill wants a bit of what replica i was copied from to be flipped.
+        """
         self._session = session
+        self._flip = flip and Flip(lambda _, *at: (flip(*at), 1)[1])  # C calls it.
         self._places: Sequence[Place] = ()
         self._ahead = 0  # By how much versions exceed the numbers of steps.
 
@@ -30,6 +35,8 @@ class Replicas:
         if (places, ahead) == (self._places, self._ahead):
             return
         array = (CReplica * len(places))(*(CReplica(name.encode(), *at) for name, *at in places))
+        if self._flip:
+            lib.hf_flip_by(self._session.handle, self._flip, None)
         check(lib.hf_replicas(self._session.handle, array, len(places), step))
         self._places, self._ahead = places, ahead
 

@@ -39,6 +39,10 @@ class Versions(abc.ABC):
     def repair(self, which: list[int]) -> None:
         """Set these replicas, by their places, to the values that the last version has of them."""
 
+    @abc.abstractmethod
+    def flip(self, which: int, byte: int, bit: int) -> None:
+        """Flip a bit of what the program trains on, where a replica, by its place, comes from."""
+
     def reformed(self) -> None:
         """Bring everything to the last version, after a fault. A face may do more."""
         self.restore()
@@ -46,7 +50,7 @@ class Versions(abc.ABC):
     def open(self, session: Session) -> None:
         """Wait for the other ranks, and bring everything to the version that all have."""
         self.session = session
-        self.replicas = Replicas(session)
+        self.replicas = Replicas(session, self.flip)
         while session.meet():
             self.fill(session.private(0))
         self.restore()

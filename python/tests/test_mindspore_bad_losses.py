@@ -66,3 +66,73 @@ def test_mindspore_a_loss_that_is_bad_again_ends_the_job_by_name(tmp_path: Path)
     code, said = run(tmp_path / "job", CHECKED, ["pynative", "7", "always", "stop"], 2)
     assert code != 0 and not digests(tmp_path / "job"), said
     assert "the loss of step 8 is nan on rank 1, and a loss was bad before" in said, said
+
+
+# Model.train. "data": a batch of rank 1 has a NaN, once in each epoch; "undone": the same, and each
+# rank itself takes back what such a step has changed; "once": the loss of step 8 is NaN, once.
+TRAINED = """
+import os
+import holdfast.mindspore as hf
+from mindspore.train.callback import LossMonitor
+
+how, then = sys.argv[3:]
+if how in ("data", "undone") and rank == 1:
+    x[41, 0] = np.nan  # Of its sixth batch.
+    data = ds.NumpySlicesDataset(
+        (x, x.sum(1, keepdims=True)), ["x", "y"], num_shards=2, shard_id=1, shuffle=False
+    ).batch(4)
+step = 0
+
+
+class Loss(nn.MSELoss):
+    def construct(self, *given):
+        loss = super().construct(*given)
+        if how == "once" and rank == 1 and step == 8 and not os.path.exists("bad"):
+            open("bad", "w").close()
+            loss = loss * float("nan")
+        return loss
+
+
+class Undo(Callback):
+    def all(self):
+        return [*net.get_parameters(), *optimizer.get_parameters()]
+
+    def on_train_step_begin(self, run_context):
+        global step
+        step = run_context.original_args().cur_step_num
+        self.before = [p.asnumpy().copy() for p in self.all()]
+
+    def on_train_step_end(self, run_context):
+        if how == "undone" and not all(np.isfinite(p.asnumpy()).all() for p in self.all()):
+            for p, value in zip(self.all(), self.before):
+                p.set_data(ms.Tensor(value))
+
+
+more = [LossMonitor(), hf.CheckLoss(then=then)] if then else []
+model = Model(net, Loss() if how == "once" else nn.MSELoss(), optimizer)
+model.train(4, data, [Undo(), *more], dataset_sink_mode=False)
+held = [*net.trainable_params(), *optimizer.moments]
+assert all(np.isfinite(p.asnumpy()).all() for p in held)
+"""
+
+
+def test_mindspore_model_train_makes_a_step_again_whose_loss_is_bad(tmp_path: Path) -> None:
+    code, said = run(tmp_path / "calm", TRAINED, ["pynative", "-1", "", ""], 2)
+    assert code == 0, said
+    code, said = run(tmp_path / "job", TRAINED, ["pynative", "-1", "once", "stop"], 2)
+    assert code == 0 and "the loss of step 8 is nan on rank 1: it is made again" in said, said
+    assert digests(tmp_path / "job") == digests(tmp_path / "calm")
+
+
+def test_mindspore_model_train_leaves_a_batch_out_whose_loss_is_bad_again(tmp_path: Path) -> None:
+    code, said = run(tmp_path / "undone", TRAINED, ["graph", "-1", "undone", ""], 2)
+    assert code == 0, said
+    code, said = run(tmp_path / "job", TRAINED, ["graph", "-1", "data", "skip"], 2)
+    assert code == 0 and said.count("again: its batch is left out") == 4, said
+    assert digests(tmp_path / "job") == digests(tmp_path / "undone")
+
+
+def test_mindspore_model_train_ends_by_a_loss_that_is_bad_again(tmp_path: Path) -> None:
+    code, said = run(tmp_path / "job", TRAINED, ["graph", "-1", "data", "stop"], 2)
+    assert code != 0 and not digests(tmp_path / "job"), said
+    assert "the loss of step 6 is nan on rank 1, and a loss was bad before" in said, said

@@ -43,4 +43,5 @@ def test_mindspore_a_fault_on_order_costs_no_bit(tmp_path: Path, drill: str, wor
     code, said = run(tmp_path / "job", DRILLED, ["graph", "7", *drill.split()], 3, **more)
     assert code == 0, said
     assert words in said and "drill: rank 1" in said, said
+    assert ("in the program's memory" in said) == (drill == "flip"), said
     assert digests(tmp_path / "job") == digests(tmp_path / "calm")

@@ -14,6 +14,7 @@ from test_core_verify import looks_at
 from torch_job import needs_torch
 
 LIMIT_S = 900
+SEED = "2"  # Of 12 steps, its faults are a kill, a flipped bit and a lost page.
 PROGRAMS = Path(__file__).parent / "verify"
 
 
@@ -71,6 +72,20 @@ def test_torch_verify_names_each_thing_that_state_does_not_hold(tmp_path: Path) 
     wanted = {"closed", "Meter.total", "helper.seen", "matrix", "counts", "running"}
     assert wanted <= culprits(report), text
     assert "printed" in text and "`running` was" in text and "not in State" in text
+
+
+@needs_torch
+@pytest.mark.kill
+@pytest.mark.parametrize(("form", "code"), [("kept", 0), ("lost", 1)])
+def test_torch_verify_has_faults_on_order_happen(tmp_path: Path, form: str, code: int) -> None:
+    words = ["--ranks", "3", "--faults", "3", "--seed", SEED, "many.py", form]
+    found, text, report = verify(tmp_path, *words)
+    assert found == code, text
+    (run,) = [run for run in report["runs"] if run["faults"]]
+    assert [fault["fault"].split()[0] for fault in run["faults"]] == ["kill", "flip", "page"], text
+    result = "something DIFFERS in this run" if code else "equal"
+    assert {fault["result"] for fault in run["faults"]} == {result}, text
+    assert bool(culprits({"runs": [run]})) == bool(code), text
 
 
 @needs_torch

@@ -62,9 +62,10 @@ void Drills::order(const wire::Drill& drill) {
 }
 
 void Drills::may_flip(std::vector<std::string> names,
-                      std::function<std::span<std::byte>(std::size_t)> bytes_of) {
+                      std::function<std::span<std::byte>(std::size_t)> bytes_of, Flip flip) {
   names_ = std::move(names);
   bytes_of_ = std::move(bytes_of);
+  flip_ = std::move(flip);
 }
 
 void Drills::flip(std::uint64_t seed, Version version) const {
@@ -75,9 +76,14 @@ void Drills::flip(std::uint64_t seed, Version version) const {
   std::size_t which = 0;
   while (at >= bytes_of_(which).size()) at -= bytes_of_(which++).size();
   const auto bit = static_cast<unsigned>(mix(seed) % 8);
+  const std::string what = cat("bit ", bit, " of byte ", at, " of `", names_[which], '`');
+  if (flip_) {
+    const bool is_flipped = flip_(which, at, bit);
+    return say(cat(what, is_flipped ? " is flipped" : " could not be flipped",
+                   " in the program's memory, after version ", version));
+  }
   bytes_of_(which)[at] ^= std::byte{1} << bit;
-  say(cat("bit ", bit, " of byte ", at, " of `", names_[which], "` is flipped in version ",
-          version));
+  say(cat(what, " is flipped in version ", version));
 }
 
 void Drills::cut() const {

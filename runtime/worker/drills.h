@@ -33,9 +33,12 @@ class Drills {
   void begin(Doing phase, StateStore& store) {
     if (waiting_.load(std::memory_order_relaxed) > 0) come(phase, store);
   }
-  // What kFlip may flip: the names and bytes of what this rank holds alike with the others.
+  // Flips a bit of a byte in the memory that the program trains on. False: it could not.
+  using Flip = std::function<bool(std::size_t which, std::uint64_t byte, unsigned bit)>;
+  // What kFlip may flip: the names and bytes of what this rank holds alike with the others. `flip`:
+  // how, if the program trains on other memory than these bytes.
   void may_flip(std::vector<std::string> names,
-                std::function<std::span<std::byte>(std::size_t)> bytes_of);
+                std::function<std::span<std::byte>(std::size_t)> bytes_of, Flip flip = {});
 
  private:
   void come(Doing phase, StateStore& store);
@@ -48,6 +51,7 @@ class Drills {
   std::atomic<std::size_t> waiting_ = 0;
   std::vector<std::string> names_;
   std::function<std::span<std::byte>(std::size_t)> bytes_of_;
+  Flip flip_;
 };
 
 }  // namespace holdfast::runtime

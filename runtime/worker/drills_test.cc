@@ -70,6 +70,23 @@ TEST_F(DrillsTest, EachSeedFlipsOneBitOfAllThatIsCompared) {
   }
 }
 
+TEST_F(DrillsTest, WhoTrainsOnOtherMemoryFlipsTheBitThere) {
+  std::vector<std::byte> committed(6);
+  std::vector<std::byte> trained(6);
+  drills_.may_flip(
+      {"a", "b"}, [&](std::size_t) { return std::span(committed).first(3); },
+      [&](std::size_t which, std::uint64_t byte, unsigned bit) {
+        trained[3 * which + byte] ^= std::byte{1} << bit;
+        return true;
+      });
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    drills_.order({.kind = DrillKind::kFlip, .phase = Doing::kStaging, .seed = seed});
+  }
+  drills_.begin(Doing::kStaging, *store_);
+  for (const std::byte b : trained) EXPECT_EQ(std::popcount(std::to_integer<unsigned>(b)), 1);
+  EXPECT_EQ(committed, std::vector<std::byte>(6));
+}
+
 TEST_F(DrillsTest, ALostPageIsOneThatIsNoticed) {
   drills_.order({.kind = DrillKind::kPage, .phase = Doing::kSumming, .seed = 3});
   drills_.begin(Doing::kSumming, *store_);

@@ -6,7 +6,6 @@
 
 #include "base/digest.h"
 #include "base/text.h"
-#include "runtime/worker/drills.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -49,7 +48,7 @@ void Replicas::hold(Table table) {
   }
   names_ = all.empty() ? 0 : digest(std::as_bytes(std::span(all))) | 1;
   digests_.assign(table_.names.size(), 0);
-  worker_.drills().may_flip(table_.names, table_.bytes_of);
+  worker_.drills().may_flip(table_.names, table_.bytes_of, table_.flip);
 }
 
 bool Replicas::is_due(bool at_end) const {

@@ -19,6 +19,7 @@
 #include "base/result.h"
 #include "collective/outcome.h"
 #include "core/replicas/comparison.h"
+#include "runtime/worker/drills.h"
 #include "runtime/worker/session.h"
 #include "runtime/worker/worker.h"
 
@@ -30,6 +31,8 @@ class Replicas {
     std::vector<std::string> names;  // The same ones, in the same order, on all ranks.
     // The bytes of a replica, by its place in `names`, in the committed version.
     std::function<std::span<std::byte>(std::size_t)> bytes_of;
+    // For a face that trains on other memory: how a drill flips a bit there.
+    Drills::Flip flip;
     std::uint64_t step = 0;  // The number by which people know the committed version of now.
   };
 

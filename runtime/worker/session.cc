@@ -238,6 +238,9 @@ void Session::on_abort(std::function<void(Generation)> handler) {
   p.worker.on_stop([&p](Generation g) { return p.stop(g); });
 }
 
+void Session::staging() {
+  parts_->now(Doing::kStaging);
+}
 void Session::uses_committed() {
   parts_->was_used = true;
 }

@@ -143,6 +143,8 @@ class Session {
   // bytes, such as a version that repeats most of them. (After kVoid, kReformed and join() this is
   // known.)
   void uses_committed();
+  // Says that the program begins to write the step under way down. Else end_step() does.
+  void staging();
   // Looks whether memory errors have taken pages that this rank trains with. If so, the group ends,
   // and with it the step under way; the next begin_step() or end_step() gets the state back. These
   // two look as well: call it only before bytes of the state are used between them.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.mindspore._role import TRIED_VERSIONS
 
 if TYPE_CHECKING:
+    from holdfast.mindspore._check_loss import CheckLoss
     from holdfast.mindspore._state import State
 
 
@@ -18,7 +19,11 @@ def install() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Return State, whose module is imported only by programs that need it."""
+    """Return State or CheckLoss, whose modules are imported only by programs that need them."""
+    if name == "CheckLoss":
+        from holdfast.mindspore import _check_loss
+
+        return _check_loss.CheckLoss
     if name == "State":
         from holdfast.mindspore import _state
 
@@ -26,4 +31,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["TRIED_VERSIONS", "State", "install"]
+__all__ = ["TRIED_VERSIONS", "CheckLoss", "State", "install"]

@@ -23,8 +23,8 @@ _MANY_BYTES: Final = 64 << 10
 _MOST_BYTES: Final = 256 << 10
 _MOST_TOGETHER: Final = 768 << 10
 _STATE_DICT: Final = "state_dict"  # Marks keys of state_dict(): see of_state_dict().
-# MindSpore's callbacks that do not change parameters.
-_QUIET: Final = frozenset({"LossMonitor", "ModelCheckpoint", "TimeMonitor"})
+# Callbacks of MindSpore, and ours, that do not change parameters.
+_QUIET: Final = frozenset({"CheckLoss", "LossMonitor", "ModelCheckpoint", "TimeMonitor"})
 _REPAIRS: Final = frozenset({"TFTRegister", "TrainFaultTolerance"})
 _WRITERS: Final = frozenset(
     {"BackupAndRestore", "ModelCheckpoint", "OnRequestExit", "SummaryCollector"}

@@ -35,7 +35,7 @@ def run() -> NoReturn:
     try:
         session = job.open(private_bytes=size, own_later=True)
         session.join()
-        replicas = Replicas(session)
+        replicas = Replicas(session, None)
         while True:
             session.begin_step()
             replicas.compare()  # The others do, and this process has none.

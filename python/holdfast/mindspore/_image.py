@@ -131,6 +131,12 @@ class Image:
         for i in which:
             _bytes(arrays[i])[:] = views[i]
 
+    def flip(self, which: int, byte: int, bit: int) -> None:
+        """Flip a bit of a parameter, by its number."""
+        changed = _bytes(memory(self._parameters[which])).copy()
+        changed[byte] ^= 1 << bit
+        self.put({which: changed})
+
     def show(self, see: Callable[[Sequence[str], Sequence[Array]], None]) -> None:
         """Show names and arrays of the parameters as they are."""
         see(self._names, [memory(p) for p in self._parameters])

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from holdfast._advice import advise, say_or_refuse
-from holdfast._errors import MarkedError, UserError
-from holdfast._losses import HEARD, Act, Losses
+from holdfast._errors import UserError
+from holdfast._losses import Act, Losses
 from holdfast._say import say
 from holdfast._vars import LIMIT, Values, Vars
 from holdfast._versions import tell
@@ -312,7 +312,7 @@ class State:
 
         def describe() -> dict[str, Any]:
             results = {k: v for k, v in at.results.items() if not k[0].startswith("step")}
-            stopping = self._hear() or at.stopping
+            stopping = self._steps.hear(self._losses, at.n + 1, self._wish) or at.stopping
             if self._losses.act is Act.SKIP:  # Only its number and its place in the data stay.
                 self._steps.restore()
                 self._put(self._before)
@@ -324,19 +324,6 @@ class State:
             self._undo(at)
         self._in_step, self._replaying = not done, not done
         return done
-
-    def _hear(self) -> bool:
-        """Return whether any rank wishes to stop. MarkedError: the step is void."""
-        losses, n = self._losses, self._at.n + 1
-        given = tell(self._steps.session, HEARD, self._wish, *losses.mine(n))
-        losses.judge(n, [rest for _, *rest in given])
-        if losses.act is Act.END:
-            raise self._engine.worker.fail(losses.why)
-        if losses.act is not Act.COMMIT and self._engine.rank == 0:
-            say(losses.why)
-        if losses.act is Act.MAKE_AGAIN:
-            raise MarkedError(losses.why)
-        return any(wish for wish, *_ in given)
 
     def _undo(self, at: _At) -> None:
         self._at, self._wish = at, self._wish_before

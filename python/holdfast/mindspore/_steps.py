@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from holdfast import _core
 from holdfast._abi import Status
 from holdfast._errors import LeftError, MarkedError, PeerError
+from holdfast._losses import HEARD, Act, Losses
 from holdfast._replicas import Place
 from holdfast._sampling import recording_folder
 from holdfast._say import say
@@ -72,6 +73,7 @@ class Steps(Versions):
         self._kind = RESTARTED if engine.restarted else SURVIVOR
         self._alike = b""  # See Image.alike().
         self._places: list[Place] = []
+        self._numbers: list[int] = []  # Of the parameters in these places.
         self._known = -1, b""  # How many parameters the engine knew, and what was found with it.
         self.open(engine.open(self._image.bytes))
         self.sampled = Sampled(self.session)
@@ -103,8 +105,7 @@ class Steps(Versions):
 
     def repair(self, which: list[int]) -> None:
         """Set these parameters to the values that the last version has of them."""
-        numbers = [i for i, is_alike in enumerate(self._alike) if is_alike]
-        repaired = [numbers[i] for i in which]
+        repaired = [self._numbers[i] for i in which]
         version, changes = self._between
         is_of_now = version == self.session.version
         if is_of_now and not self._image.are_as(changes, repaired, self.last):
@@ -117,10 +118,15 @@ class Steps(Versions):
         self.session.uses_committed()
         self._image.take(repaired, self.last)
 
+    def flip(self, which: int, byte: int, bit: int) -> None:
+        """Flip a bit of what the program trains on, where a replica, by its place, comes from."""
+        self._image.flip(self._numbers[which], byte, bit)
+
     def _hold(self, alike: bytes) -> None:
         """Note which parameters the last version holds alike on all ranks."""
         if self._alike != alike:
             self._alike, self._places = alike, self._image.places(alike)
+            self._numbers = [i for i, is_alike in enumerate(alike) if is_alike]
         at = self.objects.get("at")  # State's position: the ends of its epochs are no steps.
         self.replicas.hold(self._places, at[0] if at else self.n)
 
@@ -283,6 +289,21 @@ class Steps(Versions):
             return True
         say_void(self.n + 1, self._engine.rank)
         return False
+
+    def hear(self, losses: Losses, n: int, wish: bool = False) -> bool:
+        """Exchange wishes to stop, and what losses of step n are like; return the first.
+
+        MarkedError: the step is void, or has to be made again because of a loss.
+        """
+        given = tell(self.session, HEARD, wish, *losses.mine(n))
+        losses.judge(n, [rest for _, *rest in given])
+        if losses.act is Act.END:
+            raise self._engine.worker.fail(losses.why)
+        if losses.act is not Act.COMMIT and self._engine.rank == 0:
+            say(losses.why)
+        if losses.act is Act.MAKE_AGAIN:
+            raise MarkedError(losses.why)
+        return any(wish for wish, *_ in given)
 
     def give_up(self) -> None:
         """Bring everything back to what it was before the step under way."""

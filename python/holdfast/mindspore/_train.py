@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from holdfast._errors import UserError
+from holdfast._losses import Act
 from holdfast.mindspore import _bulk, _callbacks, _pipeline, _random, _rehearsal, _saving
 from holdfast.mindspore._between import Held, Rest, around_begins, begins_as_usual
 from holdfast.mindspore._data import dumps_outputs
@@ -257,10 +258,40 @@ class Run:
         sampled.callbacks = self._callbacks
         batch = self._first_batch + self._cb_params.cur_step_num - self._first_step - 1
         is_first = self._size > 1 and batch % self._size == 0
-        outputs = trainer.state.step(compute, self._describe, looks, is_first)
+        given = None
+
+        def describe(outputs: Any) -> dict[str, Any]:
+            nonlocal given
+            given = self._checked(outputs, partial(cells.put, before))
+            return self._describe(given)
+
+        trainer.state.step(compute, describe, looks, is_first)
         if _bulk.current is not None:
             _bulk.current.sweep(trainer.former.files)
-        return outputs
+        return given
+
+    def _checked(self, outputs: Any, put_cells_back: Callable[[], None]) -> Any:
+        """Return what callbacks get as the outputs of the step under way.
+
+        If a loss is bad, nothing of the step stays. MarkedError: it is made again, or is void.
+        """
+        from holdfast.mindspore._check_loss import CheckLoss  # It needs MindSpore.
+
+        checks = [c for c in self._callbacks if isinstance(c, CheckLoss)]
+        if not checks:
+            return outputs
+        trainer, losses = self._trainer, self._trainer.losses
+        assert trainer.state is not None
+        losses.begin()
+        for check in checks:
+            check.look(losses, _loss(outputs))
+        trainer.state.hear(losses, trainer.state.n + 1)
+        if losses.act is not Act.SKIP:
+            return outputs
+        trainer.state.restore()
+        put_cells_back()
+        former = trainer.state.objects.get("outputs")
+        return outputs if former is None else pickle.loads(former)
 
 
 def train_process(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast._errors import UserError
+from holdfast._losses import Losses
 from holdfast.mindspore import _bulk, _callbacks, _last
 from holdfast.mindspore._between import Rest
 from holdfast.mindspore._cells import Cells, hidden_parameters
@@ -49,6 +50,7 @@ class Trainer:
         self.training = False  # Model.train is under way.
         self.retrying = False  # After a repair, the same call is entered again.
         self.evaluated = Evaluated()
+        self.losses = Losses()
         # A call; and the states of random generators and of the pipeline's parts when it began.
         self.drawn = 0, b"", b""
         self.seed = DataSeed()  # It gives each call a seed of its own.

@@ -6,6 +6,7 @@ the parameters of modules that all ranks share, and the state of their optimizer
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -65,6 +66,15 @@ class Replicas:
         for key, tensor in self._kept.walk(False):
             if key in keys:
                 local(tensor).copy_(image[key])
+
+    def flip(self, which: int, byte: int, bit: int) -> None:
+        """Flip a bit of a replica, by its place in the table, as a faulty memory does."""
+        tensor = local(dict(self._kept.walk(False))[self._keys[which]])
+        element, byte = divmod(byte, tensor.element_size())
+        one = tensor.data  # Autograd and the counts of changes do not see it.
+        for k, size in enumerate(tensor.shape):
+            one = one[element // math.prod(tensor.shape[k + 1 :]) % size]
+        one.reshape(1).view(torch.uint8)[byte] ^= 1 << bit
 
     def _walk(self) -> Iterator[tuple[str, Key]]:
         for key, tensor in self._kept.walk(False):

@@ -307,6 +307,10 @@ class Versions(_versions.Versions):
         self.session.uses_committed()
         self._alike.take(which, self.tensors())
 
+    def flip(self, which: int, byte: int, bit: int) -> None:
+        """Flip a bit of what the program trains on, where a replica, by its place, comes from."""
+        self._alike.flip(which, byte, bit)
+
     def tensors(self) -> dict[Key, Any]:
         """Return the tensors of the last version, without copies."""
         return self._image.tensors(self.last)

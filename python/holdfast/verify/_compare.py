@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from holdfast.verify import _files, _prints
+from holdfast.verify import _faults, _files, _prints
 from holdfast.verify._culprit import Remembered, Source, culprits
 from holdfast.verify._culprit import compare as compare_memory
 from holdfast.verify._launch import Outcome
 from holdfast.verify._options import Options
-from holdfast.verify._places import IN_STEP, Kill
+from holdfast.verify._places import IN_STEP, Drill, Kill
 from holdfast.verify._records import Record
 
 
@@ -52,14 +52,20 @@ class _First:
     names: list[str]
 
 
-def _states(clean: Record, other: Record) -> _First | None:
+def _states(clean: Record, other: Record, drills: Sequence[Drill] = ()) -> _First | None:
     """Return the first step after which any rank's State differs."""
     found: list[_First] = []
+    flips = {drill.rank: drill.done for drill in drills if drill.kind == "flip"}
     for number, rank in other.ranks.items():
         was = dict(clean.ranks[number].states) if number in clean.ranks else {}
+        now = dict(rank.states)
         for n, state in sorted(rank.states, key=lambda pair: pair[0]):
             before = was.get(n)
             if before is not None and before != state:
+                # A flipped bit is repaired before the next step.
+                is_flip = flips.get(number, n) < n and n + 1 in now
+                if is_flip and now[n + 1] == was.get(n + 1):
+                    continue
                 names = [m for m in {**before, **state} if before.get(m) != state.get(m)]
                 found.append(_First(n, number, names))
                 break
@@ -78,7 +84,8 @@ def compare(
         for thing in compare_memory(clean.record, other.record)
         if (thing.rank, thing.name) not in noise.names
     ]
-    first = _states(clean.record, other.record)
+    found += [_not_named(drill) for drill in other.order.drills if _is_secret(drill, other)]
+    first = _states(clean.record, other.record, other.order.drills)
     if first is not None:
         blame = culprits(things, source, first.n)
         more = f" and {len(first.names) - 1} more" if len(first.names) > 1 else ""
@@ -121,6 +128,15 @@ def _ended(clean: Outcome, other: Outcome, options: Options) -> Difference:
         else f"the exit code was {other.code}, undisturbed {clean.code}"
     )
     return Difference("end", other.record.steps, 0, "exit", f"{how}\n{other.tail()}")
+
+
+def _is_secret(drill: Drill, run: Outcome) -> bool:
+    return _faults.results([drill], run.folder)[drill.number] == _faults.NOT_NAMED
+
+
+def _not_named(drill: Drill) -> Difference:
+    text = f"{_faults.in_words(drill)} came, and the job has not named it"
+    return Difference("fault", drill.done + 1, drill.rank, drill.kind, text)
 
 
 def _because(blame: Sequence[Remembered]) -> str:

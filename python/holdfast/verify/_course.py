@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.verify import _compare, _outside, _report
+from holdfast.verify import _compare, _faults, _outside, _report
 from holdfast.verify._compare import Noise
 from holdfast.verify._culprit import Source
 from holdfast.verify._launch import Launcher, Outcome
 from holdfast.verify._options import USAGE_EXIT, Options, parse
 from holdfast.verify._plan import AGAIN, UNDISTURBED, VOID, Order, kill_runs
 from holdfast.verify._progress import Progress
+from holdfast.verify._records import Record
 from holdfast.verify._report import Verdict
 
 _DIFFERS: Final = 1
@@ -77,6 +78,7 @@ class Course:
             orders = _outside.orders(record, spares, quick)
         else:
             orders = [VOID, *kill_runs(record, spares, quick)]
+        orders += self._faults(record)
         self._progress.runs = 1 + len(orders)
         outcomes = [self._launcher_run(order) for order in orders]
         source = Source(sorted({p for rank in record.ranks.values() for p in rank.sources}))
@@ -93,6 +95,17 @@ class Course:
                 self._unrepeatable = self._noise.learn(clean, again, self._options)
             verdicts = self._verdicts(clean, outcomes, source)
         return self._end(clean, verdicts)
+
+    def _faults(self, record: Record) -> list[Order]:
+        """Return the runs with faults on order, and say which kinds are left out."""
+        options = self._options
+        if not options.faults:
+            return []
+        among, without = _faults.kinds(options.kind, options.ranks)
+        say(f"{options.faults} faults of --seed {options.seed}")
+        for sentence in without:
+            say(sentence)
+        return _faults.orders(record, among, options.faults, options.spares, options.seed)
 
     def _can_be_compared_with(self, clean: Outcome) -> bool:
         """Return whether other runs can be compared with the first one. If not, say why."""
@@ -118,6 +131,8 @@ class Course:
         if order.kills:
             made = sum(len(rank.kills) for rank in outcome.record.ranks.values())
             how += f", {made} kills"
+        if order.drills:
+            how += f", {len(order.drills)} faults"
         if outcome.hung or outcome.code != 0:
             how += ", HANGS" if outcome.hung else f", exit code {outcome.code}"
         self._progress.end(order.title, outcome.seconds, how)

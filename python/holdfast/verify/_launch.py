@@ -20,6 +20,7 @@ from typing import Final
 
 from holdfast._launch import free_port
 from holdfast.verify._child import VARIABLE
+from holdfast.verify._faults import Orderer
 from holdfast.verify._mirror import made, mirror
 from holdfast.verify._note import SUFFIX
 from holdfast.verify._options import Options
@@ -103,13 +104,16 @@ class Launcher:
             "folder": str(folder),
             "void": order.void,
             "steps": self._options.steps,
+            "drills": [dataclasses.asdict(drill) for drill in order.drills],
+            "job": self._job(order),
             "kills": [dataclasses.asdict(kill) for kill in order.kills],
             "elsewhere": [str(self._folder) + "/"],
         }
         (folder / "plan.json").write_text(json.dumps(plan))
         (folder / "trace").mkdir()
         outside = self._options.from_outside
-        killer = Killer(folder / "trace", order.kills) if outside else None
+        orderer = Orderer(order.drills, folder, self._job(order))
+        killer = Killer(folder / "trace", order.kills, orderer) if outside else None
         began = time.monotonic()
         with (
             open(folder / "said", "wb") as said,
@@ -139,9 +143,13 @@ class Launcher:
         self._take_what_lies_elsewhere(outcome)
         return outcome
 
+    def _job(self, order: Order) -> str:
+        return f"verify-{os.getpid()}-{order.name}"
+
     def _command(self, order: Order, folder: Path) -> list[str]:
         # The limit counts restarts without a step between; all kills of a rank may be in one step.
-        restarts = str(_RESTARTS + max(Counter(k.rank for k in order.kills).values(), default=0))
+        lost = max(Counter(k.rank for k in order.kills).values(), default=0) + len(order.drills)
+        restarts = str(_RESTARTS + lost)
         ranks, command, log = str(self._options.ranks), self._options.command, folder / "log"
         child = ("-m", "holdfast.verify._child", *command)
         if self._options.kind == "python":
@@ -165,7 +173,10 @@ class Launcher:
         environment = dict(os.environ)
         environment[VARIABLE] = str(folder / "plan.json")
         environment["HOLDFAST_REHEARSALS"] = "0"  # verify makes its own comparisons.
-        if order.name != UNDISTURBED.name:  # verify itself names what drifts.
+        if order.drills:
+            environment["HOLDFAST_JOB"] = self._job(order)
+            environment["HOLDFAST_ALLOW_INJECT"] = environment["HOLDFAST_DIGEST_EVERY"] = "1"
+        elif order.name != UNDISTURBED.name:  # verify itself names what drifts.
             environment.setdefault("HOLDFAST_DRIFT", "warn")
         if self._options.from_outside or order.name == UNDISTURBED.name:
             environment["HOLDFAST_TRACE"] = str(folder / "trace")

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast._digest import digest
+from holdfast.verify._faults import Orderer
 from holdfast.verify._note import Notes
 from holdfast.verify._output import Output
-from holdfast.verify._places import Places
+from holdfast.verify._places import Drill, Places
 from holdfast.verify._probe import Probe, sources
 
 
@@ -35,6 +36,8 @@ class Observer:
         self._probe = Probe()
         self._output = output
         self._void = bool(plan["void"])
+        drills = [Drill(**drill) for drill in plan["drills"]]
+        self._orderer = Orderer(drills, plan["folder"], plan["job"])
         self._last = int(plan["steps"] or 0)
         self._looked = False
         self._tried: set[int] = set()
@@ -83,6 +86,7 @@ class Observer:
         self._notes("done", n=n, digests=digests, memory=memory, places=counts, **more)
         self._output.done = n
         self._places.at("between steps")
+        self._orderer.done(self._places.rank, n)
         if n == self._last:
             self._stop()
 

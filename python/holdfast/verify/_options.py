@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import re
 import sys
 from collections.abc import Sequence
@@ -31,6 +32,10 @@ Where anything differs the program is run undisturbed once more. What differs be
 undisturbed runs (a time, a process number) is left out; where State differs between them, the
 program is not repeatable, and this is said.
 
+With --faults, `holdfast inject` has other faults happen too, drawn by a seed that is printed. Such
+runs must end as the undisturbed one, and the job must name each fault as `holdfast explain` tells
+it. Ranks are compared in each step there, and a rank that drifts ends the job.
+
 Each run works in a copy of the current folder: the files that a run makes are not there in the
 next one. Large files and folders are not copied: they are links. A file that the program makes
 elsewhere is compared too, then removed. Nothing but such files is changed outside the copies.
@@ -45,6 +50,12 @@ _CODES: Final = (
     "refuses the program; 2 the command line is wrong, or the program fails undisturbed or keeps "
     "no state, so that nothing was verified."
 )
+_FAULTS: Final = 8  # If --faults has no number.
+_MOST_FAULTS: Final = 1000
+_WITH_VALUE: Final = (
+    *("--ranks", "--steps", "--faults", "--seed", "--spares", "--compare", "--ignore", "--json"),
+    *("--keep", "--timeout"),
+)
 _MINDSPORE: Final = re.compile(r"^\s*(import|from)\s+mindspore\b", re.MULTILINE)
 
 
@@ -57,6 +68,8 @@ class Options:
     ranks: int
     steps: int
     quick: bool
+    faults: int
+    seed: int
     spares: tuple[str, ...]
     compare: tuple[str, ...]
     ignore: tuple[str, ...]
@@ -105,6 +118,21 @@ def _parser() -> argparse.ArgumentParser:
         "--quick",
         action="store_true",
         help="a few kills in one run: within a minute for a small program",
+    )
+    add(
+        "--faults",
+        type=int,
+        default=0,
+        metavar="[N]",
+        help="then N faults on order as well (8): kill, stop, hang (0.3 s), a lost page of memory, "
+        "a flipped bit (with 3 ranks or more); each has to be told of by name",
+    )
+    add(
+        "--seed",
+        type=int,
+        default=-1,
+        metavar="S",
+        help="draw the faults as a run did that printed this seed (default: a new one)",
     )
     add(
         "--spares",
@@ -159,13 +187,28 @@ def _program(options: argparse.Namespace) -> tuple[tuple[str, ...], str]:
     return (str(absolute), *options.arguments), kind
 
 
+def _with_number(argv: Sequence[str]) -> list[str]:
+    """Give a bare --faults its number: argparse would take the program for it."""
+    words = list(argv)
+    for i, word in enumerate(words):
+        if word == "--faults" and not (i + 1 < len(words) and words[i + 1].lstrip("-").isdecimal()):
+            words[i] = f"--faults={_FAULTS}"
+        if not word.startswith("-") and (i == 0 or words[i - 1] not in _WITH_VALUE):
+            break  # The program: what follows is its own.
+    return words
+
+
 def parse(argv: Sequence[str]) -> Options:
     """Return the options on the command line, or end with a sentence that says what is wrong."""
-    options = _parser().parse_args(argv)
+    options = _parser().parse_args(_with_number(argv))
     if not 1 <= options.ranks <= 10_000:
         fail(f"--ranks is {options.ranks}; allowed is 1 to 10000")
     if options.steps < 0:
         fail(f"--steps is {options.steps}; allowed is a whole number from 1")
+    if not 0 <= options.faults <= _MOST_FAULTS:
+        fail(f"--faults is {options.faults}; allowed is a whole number up to {_MOST_FAULTS}")
+    if options.seed < 0:
+        options.seed = random.SystemRandom().randrange(1_000_000)
     spares = tuple((options.spares or ("0" if options.quick else "0,1")).split(","))
     if not all(number.isdecimal() or number == "all" for number in spares):
         fail(
@@ -180,6 +223,8 @@ def parse(argv: Sequence[str]) -> Options:
         ranks=options.ranks,
         steps=options.steps,
         quick=options.quick,
+        faults=options.faults,
+        seed=options.seed,
         spares=spares,
         compare=tuple(options.compare),
         ignore=tuple(options.ignore),

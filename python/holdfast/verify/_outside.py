@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.verify._faults import Orderer
 from holdfast.verify._places import OUTSIDE, Kill
 from holdfast.verify._plan import Order
 from holdfast.verify._records import Line, Rank, Record
@@ -44,8 +45,9 @@ class Trace:
 class Killer:
     """Kills ranks as they come to steps."""
 
-    def __init__(self, folder: Path, kills: Sequence[Kill]) -> None:
-        """`folder`: where the trace is written."""
+    def __init__(self, folder: Path, kills: Sequence[Kill], orderer: Orderer) -> None:
+        """`folder`: where the trace is written. `orderer` is told of each step."""
+        self._orderer = orderer
         self._trace = Trace(folder)
         self._kills = sorted(kills, key=lambda kill: kill.done)
         self._dead: set[int] = set()
@@ -58,6 +60,7 @@ class Killer:
             if event["event"] != "step":
                 continue
             self.step = max(self.step, int(event["step"]))
+            self._orderer.done(int(event["rank"]), int(event["step"]))
             for kill in self._kills:
                 is_there = event["rank"] == kill.rank and event["step"] >= kill.done
                 if is_there and event["pid"] not in self._dead:

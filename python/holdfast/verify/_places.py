@@ -32,6 +32,17 @@ class Kill:
     nth: int
 
 
+@dataclass(frozen=True)
+class Drill:
+    """An order that a fault happen to a rank after `done` steps: see docs/drills.md."""
+
+    number: int
+    kind: str
+    rank: int
+    done: int
+    phase: str
+
+
 class Places:
     """Notes each place as the program comes past it, and kills the process where a kill is due."""
 

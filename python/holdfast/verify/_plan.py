@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.verify._places import BETWEEN, IN_STEP, Kill
+from holdfast.verify._places import BETWEEN, IN_STEP, Drill, Kill
 from holdfast.verify._records import Record
 
 
@@ -22,6 +22,7 @@ class Order:
     void: bool = False
     spares: str = "0"
     kills: tuple[Kill, ...] = field(default=())
+    drills: tuple[Drill, ...] = field(default=())
 
 
 UNDISTURBED: Final = Order("undisturbed", "undisturbed")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from holdfast.verify import _faults
 from holdfast.verify._compare import Difference, blamed, in_order
 from holdfast.verify._launch import Outcome
 from holdfast.verify._places import PLACES, Kill
@@ -38,6 +39,14 @@ class Verdict:
                 found[kill.number] = "?" if beyond else "equal"
         return found
 
+    def faults(self) -> list[tuple[str, str]]:
+        """Return the faults on order, and what became of each."""
+        drills = self.outcome.order.drills
+        found = _faults.results(drills, self.outcome.folder) if drills else {}
+        differs = any(d.kind != "fault" for d in self.differences)
+        words = {_faults.REACHED: "something DIFFERS in this run" if differs else "equal"}
+        return [(_faults.in_words(d), words.get(found[d.number], found[d.number])) for d in drills]
+
     def kills_made(self) -> list[Kill]:
         """Return the kills that were made."""
         made = {number for rank in self.outcome.record.ranks.values() for number in rank.kills}
@@ -57,6 +66,9 @@ def table(verdicts: Sequence[Verdict]) -> str:
         if order.void:
             how = "DIFFERS" if verdict.differences else "equal"
             lines.append(f"  every step void once: {how}")
+    for verdict in verdicts:
+        for text, result in verdict.faults():
+            lines.append(f"  {text}: {result}")
     if columns:
         keys = sorted(columns)
         heads = [f"rank {rank}, {_spares(spares)}" for spares, rank in keys]
@@ -133,6 +145,7 @@ def as_json(verdicts: Sequence[Verdict], **more: Any) -> dict[str, Any]:
                     {**dataclasses.asdict(kill), "result": cells[kill.number]}
                     for kill in outcome.order.kills
                 ],
+                "faults": [{"fault": text, "result": result} for text, result in verdict.faults()],
                 "differences": [dataclasses.asdict(d) for d in verdict.differences],
             }
         )
