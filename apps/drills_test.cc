@@ -98,6 +98,29 @@ TEST(Drill, ComesAndIsExplained) {
   EXPECT_EQ(state_of(job), state_of(undisturbed));
 }
 
+// A scheduler that is started again tells what its predecessor has told; users hear it once.
+TEST(Drill, IsKnownToTheNextScheduler) {
+  Job job("drill-kept");
+  launch_and_hold(job, {"--allow_inject"});
+  ASSERT_TRUE(job.reaches(1)) << job.output();
+  const auto told = holdfast(cat("inject kill --job ", job.name, " --rank 1 --at-step 390"));
+  ASSERT_EQ(told.code, 0) << told.text;
+  ASSERT_TRUE(job.kill("MS_ROLE=MS_SCHED"));
+  ASSERT_TRUE(until([&] { return has(job.log("scheduler.log"), "serves again job"); }));
+  std::string text;
+  EXPECT_TRUE(until([&] {
+    text = holdfast(cat("explain --job ", job.name)).text;
+    return has(text, "it is running, step 299");
+  })) << text;
+  EXPECT_TRUE(has(text, "drill: rank 1")) << text;
+  std::ofstream(job.folder + "/out/go") << "go\n";
+  ASSERT_EQ(job.wait(120), 0) << job.output();
+  EXPECT_EQ(count(job.output(), "drill: rank 1"), 1U) << job.output();
+  const auto after = holdfast(cat("explain ", job.logs));
+  EXPECT_TRUE(has(after.text, "drill: rank 1")) << after.text;
+  EXPECT_TRUE(has(after.text, "was killed by signal 9")) << after.text;
+}
+
 TEST(Drill, AJobThatWasNotStartedForThemTakesNone) {
   Job job("drill-none");
   launch_and_hold(job, {});

@@ -46,7 +46,7 @@ TEST_F(DrillsTest, ReachTheRankAndAllUsersHearOfIt) {
   EXPECT_EQ(*last<wire::Drill>(2), drill_);
   EXPECT_EQ(last<wire::Drill>(1), nullptr);
   ASSERT_EQ(machine_->remarks().size(), 1U);
-  EXPECT_EQ(machine_->remarks()[0], told);
+  EXPECT_EQ(machine_->remarks()[0].what, told);
 }
 
 TEST_F(DrillsTest, AreForRanksThatTrain) {
@@ -70,7 +70,7 @@ TEST_F(DrillsTest, NoneIsOrderedThatNobodyWouldBeToldOf) {
   take_drills();
   all_train();
   drill_.at_step = 0;
-  for (std::size_t times = 0; times < Remarks::kMost / 2; ++times) {
+  for (std::size_t times = 0; times < wire::kMaxRemarks / 2; ++times) {
     ASSERT_EQ(ask(drill_).kind, Reason::Kind::kDrill) << times;
   }
   EXPECT_EQ(ask(drill_).kind, Reason::Kind::kTooManyRemarks);

@@ -54,8 +54,8 @@ class Machine {
   [[nodiscard]] bool waits_for_place(const std::string& node_id, std::int64_t pid) const;
   // Which ranks hold up the others (kHoldsUp).
   [[nodiscard]] std::vector<wire::Reason> held_up_by() const { return stalls_.named(); }
-  // What users were told that ranks remark, and of lost pages, in order.
-  [[nodiscard]] const std::vector<wire::Reason>& remarks() const { return remarks_.all(); }
+  // What users were told of ranks, repairs, lost pages and drills, in order.
+  [[nodiscard]] const std::vector<wire::Remarked>& remarks() const { return remarks_.all(); }
   // How many members the rules have looked at so far: the part of the work that grows with the job.
   [[nodiscard]] std::uint64_t looks() const { return job_.roster.looks(); }
   // The processes that have come before the ranks are given, by node id.

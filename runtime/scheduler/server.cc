@@ -87,7 +87,8 @@ int Server::run(io::Listener& listener, io::Membership membership) {
   loop_.on_signals({SIGINT, SIGTERM}, [this](int signal) { interrupted(signal); });
   loop_.post([&] {
     step(controller::Started{std::exchange(opened_.memory.kept, {}),
-                             std::exchange(opened_.memory.writers, {})});
+                             std::exchange(opened_.memory.writers, {}),
+                             std::exchange(opened_.memory.remarks, {})});
     look_for_locals();
     listener.serve(listening(std::move(membership)));
   });
@@ -141,7 +142,9 @@ void Server::received(Link link, wire::Message message) {
   }
   if (const auto* who = std::get_if<wire::Register>(&message)) remember_local(link, *who);
   if (const auto* get = std::get_if<wire::Get>(&message)) answers_.withdraw(link, get->id);
-  step(controller::Received{link, std::move(message)});
+  const auto clock = std::chrono::system_clock::now().time_since_epoch();
+  const auto unix_ms = std::chrono::duration_cast<std::chrono::milliseconds>(clock).count();
+  step(controller::Received{link, std::move(message), unix_ms});
 }
 
 std::string Server::status() const {

@@ -125,7 +125,7 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
     holds_up.push_back({{"rank", reason.rank}, {"sentence", wording::in_words(reason)}});
   }
   auto remarks = nlohmann::ordered_json::array();
-  for (const auto& remark : machine.remarks()) {
+  for (const auto& [unix_ms, remark] : machine.remarks()) {
     // The recovery's report says the same.
     const bool is_cause = remark.kind == wire::Reason::Kind::kPagesLost && remark.detail.empty();
     if (!is_cause) remarks.push_back(wording::in_words(remark));
