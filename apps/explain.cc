@@ -1,20 +1,18 @@
 // `holdfast explain`.
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "apps/ask.h"
 #include "apps/commands.h"
+#include "apps/json.h"
 #include "base/text.h"
 #include "os/files.h"
 
 namespace holdfast::apps {
 namespace {
-
-using Json = nlohmann::json;
 
 // What is known of a job. Its parts come from files, so each value may be missing or of any type.
 struct Story {
@@ -23,19 +21,8 @@ struct Story {
   std::string standing;  // Whether it runs, in words.
 };
 
-std::string text_of(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  if (found == json.end() || found->is_null()) return {};
-  if (found->is_string()) return found->get<std::string>();
-  return found->is_primitive() ? found->dump() : std::string();
-}
-
 std::string ms_of(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  if (found == json.end() || !found->is_number()) return {};
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f ms", found->get<double>());
-  return text;
+  return number_of(json, key, "%.1f ms");
 }
 
 std::vector<Json> lines_of(const std::string& text) {
@@ -46,12 +33,6 @@ std::vector<Json> lines_of(const std::string& text) {
     if (json.is_object()) all.push_back(std::move(json));
   }
   return all;
-}
-
-const Json& list_of(const Json& json, const char* key) {
-  static const Json kNone = Json::array();
-  const auto found = json.find(key);
-  return found != json.end() && found->is_array() ? *found : kNone;
 }
 
 // "Rank 1 copied 4096 bytes, its lost pages, from rank 0. ", and so on.
@@ -86,11 +67,11 @@ std::string who_took_over(const Json& recovery) {
   std::string said;
   for (const Json& one : list_of(recovery, "successors")) {
     if (!one.is_object()) continue;
-    said +=
-        cat(said.empty() ? "" : "; ", "process ", text_of(one, "pid"), " on ", text_of(one, "host"),
-            " took the place of rank ", text_of(one, "rank"), " after ", ms_of(one, "after_ms"));
+    said += cat("Process ", text_of(one, "pid"), " on ", text_of(one, "host"),
+                " took the place of rank ", text_of(one, "rank"), " after ", ms_of(one, "after_ms"),
+                ". ");
   }
-  return said.empty() ? said : cat(static_cast<char>(said[0] - 'p' + 'P'), said.substr(1), ". ");
+  return said;
 }
 
 std::string what_it_cost(const Json& recovery) {
@@ -160,7 +141,8 @@ std::string totals(const Story& story) {
 void print(const Story& story) {
   const std::string job = story.status.is_object() ? text_of(story.status, "job") : "";
   const std::string first = cat(job.empty() ? "" : cat("Job ", job, ": "), story.standing);
-  std::printf("%s\n%s\n", printable(first).c_str(), totals(story).c_str());
+  if (!first.empty()) std::printf("%s\n", printable(first).c_str());
+  std::printf("%s\n", totals(story).c_str());
   for (const Json& recovery : story.recoveries) {
     std::printf("\n%s\n", printable(paragraph_of(recovery)).c_str());
   }
@@ -211,10 +193,6 @@ Story of_living(const runtime::FoundJob& job, const std::string& answer) {
 }  // namespace
 
 int explain(const std::string& job, const std::string& folder) {
-  const auto complain = [](const std::string& text, int code) {
-    std::fprintf(stderr, "holdfast: %s\n", text.c_str());
-    return code;
-  };
   if (!folder.empty() && !job.empty()) return complain("say --job NAME or DIR, not both", 2);
   if (!folder.empty()) {
     const Story story = of_folder(folder);
@@ -227,20 +205,18 @@ int explain(const std::string& job, const std::string& folder) {
     print(story);
     return 0;
   }
-  const auto chosen = choose_job(job);
-  if (chosen.dead) {
+  const auto asked = ask_job<wire::StatusReply>(job, wire::StatusQuery{});
+  if (const auto& dead = asked.chosen.dead) {
     Story story;
-    story.recoveries = lines_of(runtime::read_left(chosen.dead->directory, runtime::kReports));
-    story.status = Json::parse(runtime::read_left(chosen.dead->directory, runtime::kLastStatus),
-                               nullptr, false);
-    story.standing = chosen.why;
+    story.recoveries = lines_of(runtime::read_left(dead->directory, runtime::kReports));
+    story.status =
+        Json::parse(runtime::read_left(dead->directory, runtime::kLastStatus), nullptr, false);
+    story.standing = asked.why;
     print(story);
     return 0;
   }
-  if (!chosen.job) return complain(chosen.why, chosen.code);
-  const auto answer = query_status(*chosen.job, std::chrono::seconds(5));
-  if (!answer) return complain(answer.error().what, 1);
-  print(of_living(*chosen.job, *answer));
+  if (!asked.answer) return complain(asked.why, asked.code);
+  print(of_living(*asked.chosen.job, asked.answer->json));
   return 0;
 }
 
