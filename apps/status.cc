@@ -15,17 +15,18 @@ namespace {
 
 // Whether some rank has a value other than 0 under this key. If not, the table omits the column: a
 // program that does not train makes no steps, or steps without a loss. A loss that is no number
-// comes as null, which counts as a value.
-bool is_told(const Json& ranks, const char* key) {
+// comes as null, and so does the step of a successor that has not reported. `null_counts` says
+// whether that is a value.
+bool is_told(const Json& ranks, const char* key, bool null_counts) {
   return std::any_of(ranks.begin(), ranks.end(), [&](const Json& rank) {
     const auto found = rank.find(key);
-    return found != rank.end() && *found != 0;
+    return found != rank.end() && (found->is_null() ? null_counts : *found != 0);
   });
 }
 
 void print_ranks(const Json& ranks) {
-  const bool steps = is_told(ranks, "version");
-  const bool losses = is_told(ranks, "loss");
+  const bool steps = is_told(ranks, "version", false);
+  const bool losses = is_told(ranks, "loss", true);
   const auto print_row = [&](const std::array<std::string, 8>& row) {
     const auto& [rank, node, process, host, step, age, loss, state] = row;
     std::printf("%5s  %-12s  %8s  %-16s  ", rank.c_str(), node.c_str(), process.c_str(),
@@ -76,9 +77,22 @@ void print_rehearsals(const Json& rehearsals) {
   }
 }
 
+void print_recovery(const Json& report) {
+  const std::string step =
+      number_of(report, "first_step_ms", "; first step after %.1f ms", "; it came to no step");
+  const bool went_on = number_of(report, "resume_ms").has_value();
+  std::printf("recovery %s: %s; %s\n", text_of(report, "recovery", "-").c_str(),
+              text_of(report, "cause", "-").c_str(),
+              went_on ? cat("went on after step ", text_of(report, "version", "-"),
+                            " as generation ", text_of(report, "generation", "-"), step)
+                            .c_str()
+                      : "it was not completed");
+}
+
 void print(const Json& json) {
   const Json& ranks = list_of(json, "ranks");
-  const auto step = is_told(ranks, "version") ? ", step " + text_of(json, "version", "-") : "";
+  const auto step =
+      is_told(ranks, "version", false) ? ", step " + text_of(json, "version", "-") : "";
   std::printf("job %s%s: %s%s, generation %s, %s, %s\n", text_of(json, "job", "-").c_str(),
               json.value("tls", false) ? " under TLS" : "", text_of(json, "state", "-").c_str(),
               step.c_str(), text_of(json, "generation", "-").c_str(),
@@ -95,19 +109,14 @@ void print(const Json& json) {
     std::printf("%s\n", text_of(one, "sentence", "-").c_str());
   }
   for (const auto& remark : list_of(json, "remarks")) {
-    std::printf("%s\n", remark.is_string() ? remark.get<std::string>().c_str() : "");
+    std::printf("%s\n", text_of(remark, "sentence").c_str());
   }
   for (const auto& one : list_of(json, "without_place")) {
     std::printf("worker '%s' (process %s on %s) %s: %s\n", text_of(one, "node_id", "-").c_str(),
                 text_of(one, "pid", "-").c_str(), text_of(one, "host", "-").c_str(),
                 text_of(one, "state", "-").c_str(), text_of(one, "why", "-").c_str());
   }
-  for (const auto& report : list_of(json, "recovery_reports")) {
-    std::printf("recovery %s: %s; went on after step %s as generation %s; first step after %s ms\n",
-                text_of(report, "recovery", "-").c_str(), text_of(report, "cause", "-").c_str(),
-                text_of(report, "version", "-").c_str(), text_of(report, "generation", "-").c_str(),
-                number_of(report, "first_step_ms", "%.1f", "-").c_str());
-  }
+  for (const auto& report : list_of(json, "recovery_reports")) print_recovery(report);
 }
 
 }  // namespace

@@ -204,6 +204,33 @@ TEST_F(ControllerTest, OfTooManyRemarksInAJournalTheFirstCount) {
   EXPECT_EQ(machine_->remarks().size(), wire::kMaxRemarks);
 }
 
+// What is told of a place is of the process that has it now.
+TEST_F(ControllerTest, ASuccessorHasNoStepBeforeItsFirst) {
+  all_train();
+  EXPECT_FALSE(machine_->is_recovering());
+  now_ += std::chrono::seconds(5);
+  const auto make_step = [&](Version version, std::initializer_list<Link> links) {
+    for (const Link link : links) {
+      step(Received{link, wire::Progress{machine_->generation(), version}});
+    }
+  };
+  make_step(5, {1, 2, 3});
+  EXPECT_EQ(machine_->find("w2")->stepped, now_);
+  step(ProvenDead{"w2", 20});
+  come(4, who("w2", 21));
+  EXPECT_EQ(machine_->find("w2")->stepped, Instant{});
+  EXPECT_FALSE(machine_->find("w2")->joined);
+  for (const Link link : {1U, 4U, 3U}) {
+    step(Received{link, wire::Report{machine_->generation(), 5, 5}});
+  }
+  ASSERT_EQ(machine_->stage(), wire::Stage::kRunning);
+  EXPECT_TRUE(machine_->is_recovering());
+  make_step(6, {1, 4});
+  EXPECT_TRUE(machine_->is_recovering());
+  make_step(6, {3});
+  EXPECT_FALSE(machine_->is_recovering());
+}
+
 TEST_F(ControllerTest, AStepBetweenTwoLostGroupsBeginsTheCountAnew) {
   all_train();
   for (std::int64_t times = 0; times < 2 * kMaxGroupsLost; ++times) {

@@ -44,6 +44,10 @@ class Machine {
   // The formation without its roster.
   [[nodiscard]] const wire::Formation& head() const { return job_.formation; }
   [[nodiscard]] const KeyValues& key_values() const { return job_.key_values; }
+  // All were told to go on after a fault, and not all of them have made a step since.
+  [[nodiscard]] bool is_recovering() const {
+    return stage() == wire::Stage::kRunning && generation() > 1 && !rendezvous_.is_proven();
+  }
   [[nodiscard]] bool assembled() const { return job_.roster.assembled(); }
   [[nodiscard]] const std::vector<Member>& members() const { return job_.roster.members(); }
   [[nodiscard]] const Member* find(const std::string& node_id) const {
