@@ -6,7 +6,6 @@
 #include <memory>
 #include <system_error>
 #include <utility>
-#include <variant>
 
 #include "base/text.h"
 #include "io/connection.h"
@@ -14,6 +13,7 @@
 #include "os/errors.h"
 #include "runtime/jobs/leader_file.h"
 #include "runtime/jobs/membership.h"
+#include "wording/reasons.h"
 
 namespace holdfast::apps {
 namespace {
@@ -139,6 +139,18 @@ Result<wire::Message> ask_scheduler(const runtime::FoundJob& job, const wire::Me
   return answer;
 } catch (const std::system_error& error) {  // For example: no descriptor is free.
   return os::no_task("can not ask the scheduler", error.code().value());
+}
+
+int complain(const std::string& text, int code, const char* command) {
+  std::fprintf(stderr, "%s: %s\n", command, text.c_str());
+  return code;
+}
+
+int tell(const wire::Reason& reason, wire::Reason::Kind done) {
+  const std::string words = wording::in_words(reason);
+  if (reason.kind != done) return complain(words, 1);
+  std::printf("%s\n", words.c_str());
+  return 0;
 }
 
 }  // namespace holdfast::apps

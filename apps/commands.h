@@ -4,10 +4,6 @@
 #include <optional>
 #include <string>
 
-#include "base/ids.h"
-#include "base/result.h"
-#include "runtime/jobs/job_files.h"
-
 namespace holdfast::apps {
 
 // `holdfast run` and msrun: reads the arguments that follow the command, and runs the agent.
@@ -20,13 +16,11 @@ int launch(const std::string& name, int argc, const char* const* argv,
 // named.
 int status(const std::string& job, bool json);
 
-// `holdfast explain`: prints what happened to a job, a paragraph for each recovery. `folder`: the
-// log folder of a job; empty: `job` is meant, as by status(), also if it is dead. Exit code 1:
-// nothing is known of the job; 2: as of status().
-int explain(const std::string& job, const std::string& folder);
-
-// The JSON of the scheduler's wire::StatusReply. Has the requirements of ask_scheduler().
-Result<std::string> query_status(const runtime::FoundJob& job, Duration timeout);
+// `holdfast explain`: prints what happened to a job in the order of time, a paragraph for each
+// recovery and each remark; or a JSON object for each, if `json`. `folder`: the log folder of a
+// job; empty: `job` is meant, as by status(), also if it is dead. Exit code 1: nothing is known of
+// the job; 2: as of status().
+int explain(const std::string& job, const std::string& folder, bool json);
 
 // `holdfast drain FROM` (`drains`) and `holdfast move FROM TO`: moves the ranks of host `from` to
 // host `to`; `to` empty: to any host that takes them. Returns once the scheduler has decided, at

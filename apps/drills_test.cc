@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -87,6 +89,8 @@ TEST(Drill, ComesAndIsExplained) {
   for (const char* part :
        {"it has ended: all 2 ranks have ended in good order", "1 recovery; ",
         "was killed by signal 9", "Seen by the agent of its host. ", "took the place of rank 1",
+        "9 (SIGKILL), as ordered by holdfast inject.",
+        ", ordered by holdfast inject.\nRecovery 1, ",
         "found the state in memory. After the fault: told to stop ",
         "Training went on after step 349", "No step that a rank had told of as committed is lost.",
         "drill: rank 1"}) {
@@ -96,6 +100,90 @@ TEST(Drill, ComesAndIsExplained) {
   undisturbed.launch(toy(undisturbed, 400, {"--worker_num", "2"}));
   ASSERT_EQ(undisturbed.wait(120), 0) << undisturbed.output();
   EXPECT_EQ(state_of(job), state_of(undisturbed));
+}
+
+// A scheduler that is started again tells what its predecessor has told; users hear it once.
+TEST(Drill, IsKnownToTheNextScheduler) {
+  Job job("drill-kept");
+  launch_and_hold(job, {"--allow_inject"});
+  ASSERT_TRUE(job.reaches(1)) << job.output();
+  const auto told = holdfast(cat("inject kill --job ", job.name, " --rank 1 --at-step 390"));
+  ASSERT_EQ(told.code, 0) << told.text;
+  ASSERT_TRUE(job.kill("MS_ROLE=MS_SCHED"));
+  ASSERT_TRUE(until([&] { return has(job.log("scheduler.log"), "serves again job"); }));
+  std::string text;
+  EXPECT_TRUE(until([&] {
+    text = holdfast(cat("explain --job ", job.name)).text;
+    return has(text, "it is running");
+  })) << text;
+  EXPECT_TRUE(has(text, "drill: rank 1")) << text;
+  std::ofstream(job.folder + "/out/go") << "go\n";
+  ASSERT_EQ(job.wait(120), 0) << job.output();
+  EXPECT_EQ(count(job.output(), "drill: rank 1"), 1U) << job.output();
+  const auto after = holdfast(cat("explain ", job.logs));
+  EXPECT_TRUE(has(after.text, "drill: rank 1")) << after.text;
+  EXPECT_TRUE(has(after.text, "was killed by signal 9")) << after.text;
+}
+
+// Where each of these parts begins in the text; they must all be there.
+std::vector<std::size_t> places_of(const std::string& text, const std::vector<std::string>& parts) {
+  std::vector<std::size_t> all;
+  for (const auto& part : parts) {
+    EXPECT_TRUE(has(text, part)) << part << "\n" << text;
+    all.push_back(text.find(part));
+  }
+  return all;
+}
+
+constexpr const char* kTwoRecoveries =
+    R"({"recovery":1,"generation":2,"cause":"rank 1 was killed","version":9,"steps_lost":0,)"
+    R"("stop_ms":1.0,"resume_ms":2.0,"first_step_ms":3000.0,"over_ms":3000.0,)"
+    R"("at":"2026-11-29T10:00:05.000Z","seen_by":"its agent","faults":[{"rank":1,)"
+    R"("cause":"rank 1 was killed","seen_by":"its agent","after_ms":0.0,"drill":2},)"
+    R"({"rank":0,"cause":"rank 0 hung","seen_by":"the scheduler","after_ms":7.5,)"
+    R"("waited_ms":4000.0,"drill":null}]})"
+    "\n"
+    R"({"recovery":2,"generation":3,"cause":"rank 0 died","version":9,"steps_lost":0,)"
+    R"("resume_ms":2.0,"first_step_ms":null,"over_ms":500.0,"at":"2026-11-29T10:00:08.500Z"})"
+    "\n";
+constexpr const char* kThreeRemarks =
+    R"({"job":"demo","reason":"all is well","recoveries":1,"remarks":[)"
+    R"({"remark":1,"at":"2026-11-29T09:00:00.000Z","kind":"slow","sentence":"rank 3 is slow"},)"
+    R"({"remark":2,"at":"2026-11-29T08:00:00.000Z","kind":"drill","sentence":"drill: rank 1"},)"
+    R"({"remark":3,"at":"2026-11-29T11:00:00.000Z","kind":"slow","sentence":"rank 4 is slow"},)"
+    R"({"remark":4,"at":null,"kind":"other","sentence":"when?"}]})";
+
+TEST(Drill, IsToldBeforeItsRecoveryAndAllInTheOrderOfTime) {
+  Job job("explain-order");
+  std::ofstream(job.folder + "/recoveries.jsonl") << kTwoRecoveries;
+  std::ofstream(job.folder + "/last_status.json") << kThreeRemarks;
+  const auto said = holdfast(cat("explain ", job.folder));
+  EXPECT_EQ(said.code, 0) << said.text;
+  const auto at = places_of(
+      said.text,
+      {"Job demo: it has ended: all is well\n2 recoveries; from a fault to the next step of all "
+       "ranks 3.5 s in all (1 came to no step: until it was cut short); before, ranks that hung "
+       "were waited for for 4.0 s.\n",
+       "2026-11-29T09:00:00.000Z: rank 3 is slow.\n",
+       "2026-11-29T08:00:00.000Z: drill: rank 1, ordered by holdfast inject.\nRecovery 1, ",
+       "05.000Z: rank 1 was killed, as ordered by holdfast inject. Seen by its agent. Then, after "
+       "7.5 ms: rank 0 hung. The others had waited for it for 4.0 s. Seen by the scheduler. ",
+       "Recovery 2, 2026-11-29T10:00:08.500Z: rank 0 died. ", "rank 4 is slow", "when?"});
+  EXPECT_TRUE(std::is_sorted(at.begin(), at.end())) << said.text;
+  const auto json = holdfast(cat("explain --json ", job.folder, " > ", job.folder, "/lines"));
+  EXPECT_EQ(json.code, 0) << json.text;
+  const auto lines = json_lines(job.folder + "/lines");
+  ASSERT_EQ(lines.size(), 6U);
+  EXPECT_EQ(lines[0]["remark"], 1);
+  EXPECT_EQ(lines[1]["remark"], 2);
+  EXPECT_EQ(lines[2]["recovery"], 1);
+}
+
+TEST(Drill, OfAFolderWithoutAStatusTheRecoveriesAreTold) {
+  Job job("explain-part");
+  std::ofstream(job.folder + "/recoveries.jsonl") << kTwoRecoveries;
+  const auto said = holdfast(cat("explain ", job.folder));
+  EXPECT_EQ(said.text.find("2 recoveries; "), 0U) << said.text;
 }
 
 TEST(Drill, AJobThatWasNotStartedForThemTakesNone) {

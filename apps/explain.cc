@@ -1,20 +1,22 @@
 // `holdfast explain`.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
+#include <map>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "apps/ask.h"
 #include "apps/commands.h"
+#include "apps/json.h"
 #include "base/text.h"
 #include "os/files.h"
 
 namespace holdfast::apps {
 namespace {
-
-using Json = nlohmann::json;
 
 // What is known of a job. Its parts come from files, so each value may be missing or of any type.
 struct Story {
@@ -23,18 +25,13 @@ struct Story {
   std::string standing;  // Whether it runs, in words.
 };
 
-std::string text_of(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  if (found == json.end() || found->is_null()) return {};
-  if (found->is_string()) return found->get<std::string>();
-  return found->is_primitive() ? found->dump() : std::string();
+std::string ms_of(const Json& json, const char* key) {
+  return number_of(json, key, "%.1f ms");
 }
 
-std::string ms_of(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  if (found == json.end() || !found->is_number()) return {};
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f ms", found->get<double>());
+std::string seconds_of(double ms) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.1f s", ms / 1000);
   return text;
 }
 
@@ -46,12 +43,6 @@ std::vector<Json> lines_of(const std::string& text) {
     if (json.is_object()) all.push_back(std::move(json));
   }
   return all;
-}
-
-const Json& list_of(const Json& json, const char* key) {
-  static const Json kNone = Json::array();
-  const auto found = json.find(key);
-  return found != json.end() && found->is_array() ? *found : kNone;
 }
 
 // "Rank 1 copied 4096 bytes, its lost pages, from rank 0. ", and so on.
@@ -86,11 +77,11 @@ std::string who_took_over(const Json& recovery) {
   std::string said;
   for (const Json& one : list_of(recovery, "successors")) {
     if (!one.is_object()) continue;
-    said +=
-        cat(said.empty() ? "" : "; ", "process ", text_of(one, "pid"), " on ", text_of(one, "host"),
-            " took the place of rank ", text_of(one, "rank"), " after ", ms_of(one, "after_ms"));
+    said += cat("Process ", text_of(one, "pid"), " on ", text_of(one, "host"),
+                " took the place of rank ", text_of(one, "rank"), " after ", ms_of(one, "after_ms"),
+                ". ");
   }
-  return said.empty() ? said : cat(static_cast<char>(said[0] - 'p' + 'P'), said.substr(1), ". ");
+  return said;
 }
 
 std::string what_it_cost(const Json& recovery) {
@@ -109,14 +100,37 @@ std::string what_it_cost(const Json& recovery) {
       ".");
 }
 
+std::string as_sentence(std::string text) {
+  if (text.empty() || text.back() != '.') text += '.';
+  return text;
+}
+
+// Each fault of a recovery in its order, with its cause and who saw it. A report of an older
+// version has only the first.
+std::string what_failed(const Json& recovery) {
+  const auto seen = [](const Json& json) {
+    const std::string by = text_of(json, "seen_by");
+    return by.empty() ? std::string() : cat(" Seen by ", by, ".");
+  };
+  std::string said;
+  for (const Json& fault : list_of(recovery, "faults")) {
+    if (!fault.is_object()) continue;
+    if (!said.empty()) said += cat(" Then, after ", ms_of(fault, "after_ms"), ": ");
+    const bool is_drill = number_of(fault, "drill").has_value();
+    said += as_sentence(
+        cat(text_of(fault, "cause"), is_drill ? ", as ordered by holdfast inject" : ""));
+    if (const auto waited = number_of(fault, "waited_ms")) {
+      said += cat(" The others had waited for it for ", seconds_of(*waited), '.');
+    }
+    said += seen(fault);
+  }
+  return said.empty() ? as_sentence(text_of(recovery, "cause")) + seen(recovery) : said;
+}
+
 std::string paragraph_of(const Json& recovery) {
   std::string said = cat("Recovery ", text_of(recovery, "recovery"));
   if (const auto at = text_of(recovery, "at"); !at.empty()) said += cat(", ", at);
-  said += cat(": ", text_of(recovery, "cause"), ". ");
-  if (const auto seen = text_of(recovery, "seen_by"); !seen.empty()) {
-    said += cat("Seen by ", seen, ". ");
-  }
-  said += who_took_over(recovery);
+  said += cat(": ", what_failed(recovery), ' ', who_took_over(recovery));
   if (!ms_of(recovery, "repair_ms").empty()) said += how_rebuilt(recovery);
   std::string phases;
   for (const auto& [key, words] :
@@ -130,49 +144,119 @@ std::string paragraph_of(const Json& recovery) {
   return said + what_it_cost(recovery);
 }
 
+std::string sentence_of(const Json& remark) {
+  const std::string at = text_of(remark, "at");
+  const bool is_drill = text_of(remark, "kind") == "drill";
+  return cat(at, at.empty() ? "" : ": ",
+             as_sentence(
+                 cat(text_of(remark, "sentence"), is_drill ? ", ordered by holdfast inject" : "")));
+}
+
+// A recovery or a remark.
+struct Happening {
+  std::string at;  // Its time, as text that sorts; empty: not known.
+  bool is_recovery = true;
+  bool is_ordered = false;  // A drill, which comes directly before the recovery that it caused.
+  const Json* json = nullptr;
+};
+
+// All that has happened, in the order of time; what has no time comes last.
+std::vector<Happening> happenings(const Story& story) {
+  std::vector<Happening> all;
+  std::map<std::string, std::string> ordered;  // Times of recoveries, by the drills behind them.
+  for (const Json& recovery : story.recoveries) {
+    const std::string at = text_of(recovery, "at");
+    for (const Json& fault : list_of(recovery, "faults")) {
+      const auto drill = fault.is_object() ? text_of(fault, "drill") : "";
+      if (!drill.empty()) ordered.emplace(drill, at);
+    }
+    all.push_back({.at = at, .json = &recovery});
+  }
+  if (story.status.is_object()) {
+    for (const Json& remark : list_of(story.status, "remarks")) {
+      if (!remark.is_object()) continue;
+      const auto recovery = ordered.find(text_of(remark, "remark"));
+      const bool is_ordered = recovery != ordered.end();
+      all.push_back(
+          {is_ordered ? recovery->second : text_of(remark, "at"), false, is_ordered, &remark});
+    }
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Happening& a, const Happening& b) {
+    return std::tuple(a.at.empty(), a.at, !a.is_ordered) <
+           std::tuple(b.at.empty(), b.at, !b.is_ordered);
+  });
+  return all;
+}
+
 // How many recoveries there were, and what they cost.
 std::string totals(const Story& story) {
   double without_steps = 0;
-  std::size_t cut_short = 0;
+  double waited = 0;
+  std::int64_t cut_short = 0;
   for (const Json& recovery : story.recoveries) {
-    const auto found = recovery.find("first_step_ms");
-    const bool is_whole = found != recovery.end() && found->is_number();
-    without_steps += is_whole ? found->get<double>() : 0;
-    cut_short += is_whole ? 0 : 1;
-  }
-  const auto known = static_cast<std::int64_t>(story.recoveries.size());
-  std::int64_t all = known;
-  if (story.status.is_object()) {
-    const auto told = story.status.find("recoveries");
-    if (told != story.status.end() && told->is_number_integer()) {
-      all = std::max(all, told->get<std::int64_t>());
+    const auto first_step = number_of(recovery, "first_step_ms");
+    without_steps += number_of(recovery, "over_ms").value_or(first_step.value_or(0));
+    cut_short += first_step ? 0 : 1;
+    for (const Json& fault : list_of(recovery, "faults")) {
+      if (fault.is_object()) waited += number_of(fault, "waited_ms").value_or(0);
     }
   }
+  const auto known = static_cast<std::int64_t>(story.recoveries.size());
+  const auto told = story.status.is_object() ? number_of(story.status, "recoveries") : std::nullopt;
+  const auto all = std::max(known, static_cast<std::int64_t>(told.value_or(0)));
   if (all == 0) return "There was no recovery that is complete.";
-  char pause[64];
-  std::snprintf(pause, sizeof pause, "%.1f s", without_steps / 1000);
-  return cat(all, all == 1 ? " recovery" : " recoveries",
-             all == known ? "" : cat(", of which ", known, " are told here"),
-             "; from a fault to the next step of all ranks ", pause, " in all",
-             cut_short == 0 ? "" : cat(", without ", cut_short, " that came to no step"), ".");
+  return cat(
+      all, all == 1 ? " recovery" : " recoveries",
+      all == known ? "" : cat(", of which ", known, " are told here"),
+      "; from a fault to the next step of all ranks ", seconds_of(without_steps), " in all",
+      cut_short == 0 ? "" : cat(" (", cut_short, " came to no step: until it was cut short)"),
+      waited == 0 ? "" : cat("; before, ranks that hung were waited for for ", seconds_of(waited)),
+      '.');
+}
+
+// On a terminal, lines have at most 100 columns. A program gets each paragraph as one line.
+void print_paragraph(const std::string& text) {
+  constexpr std::size_t kColumns = 100;
+  const std::string shown = printable(text);
+  if (::isatty(STDOUT_FILENO) == 0) {
+    std::printf("%s\n", shown.c_str());
+    return;
+  }
+  std::size_t column = 0;
+  std::istringstream words(shown);
+  for (std::string word; std::getline(words, word, ' ');) {
+    if (column != 0) std::printf(column + 1 + word.size() > kColumns ? "\n" : " ");
+    column = column != 0 && column + 1 + word.size() <= kColumns ? column + 1 : 0;
+    std::printf("%s", word.c_str());
+    column += word.size();
+  }
+  std::printf("\n");
 }
 
 void print(const Story& story) {
   const std::string job = story.status.is_object() ? text_of(story.status, "job") : "";
   const std::string first = cat(job.empty() ? "" : cat("Job ", job, ": "), story.standing);
-  std::printf("%s\n%s\n", printable(first).c_str(), totals(story).c_str());
-  for (const Json& recovery : story.recoveries) {
-    std::printf("\n%s\n", printable(paragraph_of(recovery)).c_str());
+  if (!first.empty()) print_paragraph(first);
+  print_paragraph(totals(story));
+  bool follows_order = false;
+  for (const Happening& one : happenings(story)) {
+    if (!follows_order) std::printf("\n");
+    follows_order = one.is_ordered;
+    print_paragraph(one.is_recovery ? paragraph_of(*one.json) : sentence_of(*one.json));
   }
-  const auto tell = [&](const char* key, auto words_of) {
-    for (const Json& one : list_of(story.status, key)) {
-      const std::string words = words_of(one);
-      if (!words.empty()) std::printf("\n%s\n", printable(words).c_str());
-    }
-  };
   if (!story.status.is_object()) return;
-  tell("remarks", [](const Json& one) { return one.is_string() ? one.get<std::string>() : ""; });
-  tell("holds_up", [](const Json& one) { return one.is_object() ? text_of(one, "sentence") : ""; });
+  for (const Json& one : list_of(story.status, "holds_up")) {
+    if (!one.is_object()) continue;
+    std::printf("\n");
+    print_paragraph(text_of(one, "sentence"));
+  }
+}
+
+void print_json(const Story& story) {
+  for (const Happening& one : happenings(story)) {
+    const std::string line = one.json->dump(-1, ' ', false, Json::error_handler_t::replace);
+    std::printf("%s\n", line.c_str());
+  }
 }
 
 std::string how_it_ended(const Json& status) {
@@ -210,38 +294,31 @@ Story of_living(const runtime::FoundJob& job, const std::string& answer) {
 
 }  // namespace
 
-int explain(const std::string& job, const std::string& folder) {
-  const auto complain = [](const std::string& text, int code) {
-    std::fprintf(stderr, "holdfast: %s\n", text.c_str());
-    return code;
+int explain(const std::string& job, const std::string& folder, bool json) {
+  const auto tell = [&](const Story& story) {
+    json ? print_json(story) : print(story);
+    return 0;
   };
   if (!folder.empty() && !job.empty()) return complain("say --job NAME or DIR, not both", 2);
   if (!folder.empty()) {
     const Story story = of_folder(folder);
-    if (!story.status.is_object() && story.recoveries.empty()) {
-      return complain(cat(folder, " has no ", runtime::kLastStatus, " and no ", runtime::kReports,
-                          ": give the log folder (--log_dir) of a job that has ended. Of one that "
-                          "runs, or was killed with its launcher: holdfast explain --job NAME"),
-                      1);
-    }
-    print(story);
-    return 0;
+    if (story.status.is_object() || !story.recoveries.empty()) return tell(story);
+    return complain(cat(folder, " has no ", runtime::kLastStatus, " and no ", runtime::kReports,
+                        ": give the log folder (--log_dir) of a job that has ended. Of one that "
+                        "runs, or was killed with its launcher: holdfast explain --job NAME"),
+                    1);
   }
-  const auto chosen = choose_job(job);
-  if (chosen.dead) {
+  const auto asked = ask_job<wire::StatusReply>(job, wire::StatusQuery{});
+  if (const auto& dead = asked.chosen.dead) {
     Story story;
-    story.recoveries = lines_of(runtime::read_left(chosen.dead->directory, runtime::kReports));
-    story.status = Json::parse(runtime::read_left(chosen.dead->directory, runtime::kLastStatus),
-                               nullptr, false);
-    story.standing = chosen.why;
-    print(story);
-    return 0;
+    story.recoveries = lines_of(runtime::read_left(dead->directory, runtime::kReports));
+    story.status =
+        Json::parse(runtime::read_left(dead->directory, runtime::kLastStatus), nullptr, false);
+    story.standing = asked.why;
+    return tell(story);
   }
-  if (!chosen.job) return complain(chosen.why, chosen.code);
-  const auto answer = query_status(*chosen.job, std::chrono::seconds(5));
-  if (!answer) return complain(answer.error().what, 1);
-  print(of_living(*chosen.job, *answer));
-  return 0;
+  if (!asked.answer) return complain(asked.why, asked.code);
+  return tell(of_living(*asked.chosen.job, asked.answer->json));
 }
 
 }  // namespace holdfast::apps

@@ -52,6 +52,7 @@ TEST(Hang, IsNamedAndGoesOnByItself) {
   const auto json = job.whole_status();
   ASSERT_EQ(json["holds_up"].size(), 1U) << json;
   EXPECT_EQ(json["holds_up"][0]["rank"], 1);
+  EXPECT_EQ(json["state"], "standing still");
   let_go(job);
   EXPECT_EQ(job.wait(120), 0) << job.output();
   EXPECT_EQ(count(job.output(), "holds up the job"), 1U) << job.output();
@@ -68,6 +69,9 @@ TEST(Hang, IsEndedAfterTheLimitAndCostsNoBits) {
   EXPECT_EQ(job.wait(120), 0) << job.output();
   EXPECT_TRUE(has(job.output(), "1 recovery")) << job.output();
   EXPECT_TRUE(job.nothing_left());
+  const auto reports = json_lines(job.logs + "/recoveries.jsonl");
+  ASSERT_EQ(reports.size(), 1U);
+  EXPECT_GE(reports[0]["faults"][0]["waited_ms"], 2990) << "the limit: " << reports[0];
   Job undisturbed("hang-undisturbed");
   undisturbed.launch(toy(undisturbed, kSteps, {"--worker_num", "3"}));
   EXPECT_EQ(undisturbed.wait(120), 0) << undisturbed.output();

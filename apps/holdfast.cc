@@ -111,6 +111,7 @@ int run(int argc, char** argv) {
       app.add_subcommand("explain", "What happened to a job, also to one that has ended");
   std::string folder;
   explain->add_option("--job", job, "Its name; needed where several run");
+  explain->add_flag("--json", json, "As JSON: a line for each recovery and each remark");
   explain->add_option("DIR", folder, "The log folder of a job that has ended");
   InjectOptions inject;
   inject.offer(app, job);
@@ -151,7 +152,7 @@ int run(int argc, char** argv) {
     return 2;
   }
   if (status->parsed()) return apps::status(job, json);
-  if (explain->parsed()) return apps::explain(job, folder);
+  if (explain->parsed()) return apps::explain(job, folder, json);
   if (inject.app->parsed()) {
     inject.arguments.job = job;
     return apps::inject(inject.arguments);

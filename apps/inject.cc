@@ -1,16 +1,13 @@
 // `holdfast inject`.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <string>
-#include <variant>
 
 #include "apps/ask.h"
 #include "apps/commands.h"
 #include "base/text.h"
 #include "os/random_bits.h"
 #include "wording/drills.h"
-#include "wording/reasons.h"
 
 namespace holdfast::apps {
 namespace {
@@ -78,22 +75,9 @@ Result<wire::Drill> drill_of(const InjectArguments& a) {
 }  // namespace
 
 int inject(const InjectArguments& arguments) {
-  const auto complain = [](const std::string& text, int code) {
-    std::fprintf(stderr, "holdfast: %s\n", text.c_str());
-    return code;
-  };
   const auto drill = drill_of(arguments);
   if (!drill) return complain(drill.error().what, 2);
-  const auto chosen = choose_job(arguments.job);
-  if (!chosen.job) return complain(chosen.why, chosen.code);
-  const auto answer = ask_scheduler(*chosen.job, *drill, std::chrono::seconds(5));
-  if (!answer) return complain(answer.error().what, 1);
-  const auto* drilled = std::get_if<wire::Drilled>(&*answer);
-  if (drilled == nullptr) return complain("the scheduler does not know this command", 1);
-  const std::string words = wording::in_words(drilled->reason);
-  if (drilled->reason.kind != wire::Reason::Kind::kDrill) return complain(words, 1);
-  std::printf("%s\n", words.c_str());
-  return 0;
+  return give_order<wire::Drilled>(arguments.job, *drill, wire::Reason::Kind::kDrill);
 }
 
 }  // namespace holdfast::apps

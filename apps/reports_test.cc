@@ -5,8 +5,10 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -237,6 +239,43 @@ struct Terminal {
     return shown;
   }
 };
+
+TEST(Status, AnInterruptOfTheWholeJobIsNoRecovery) {
+  Job job("interrupted");
+  job.launch(toy(job, 1'000'000, {"--worker_num", "2"}));
+  ASSERT_TRUE(job.reaches(20)) << job.output();
+  job.signal(0, SIGTERM);
+  EXPECT_EQ(job.wait(), 128 + SIGTERM);
+  const auto status = json_lines(job.logs + "/last_status.json");
+  ASSERT_EQ(status.size(), 1U) << job.output();
+  EXPECT_EQ(status[0]["recoveries"], 0);
+  EXPECT_TRUE(status[0]["recovery_reports"].empty()) << status[0];
+  EXPECT_TRUE(json_lines(job.logs + "/recoveries.jsonl").empty()) << job.log("scheduler.log");
+}
+
+TEST(Status, OnATerminalAnExplanationHasLinesOfAHundredColumns) {
+  Job job("columns");
+  std::string words;
+  for (int i = 0; i < 100; ++i) words += cat(" word", i);
+  std::ofstream(job.folder + "/recoveries.jsonl")
+      << nlohmann::json({{"recovery", 1}, {"cause", words}}) << '\n';
+  Terminal terminal;
+  ASSERT_FALSE(terminal.name.empty());
+  const auto said = job.start(
+      {"/bin/sh", "-c", cat(HOLDFAST, " explain ", job.folder, " > ", terminal.name)}, {});
+  EXPECT_EQ(job.wait(said, 30), 0) << job.output();
+  ASSERT_TRUE(until([&] { return has(terminal.read(), "It was not completed."); }))
+      << terminal.shown;
+  std::size_t longest = 0;
+  for (std::size_t at = 0; at < terminal.shown.size();) {
+    const std::size_t end = std::min(terminal.shown.find("\r\n", at), terminal.shown.size());
+    longest = std::max(longest, end - at);
+    at = end + 2;
+  }
+  EXPECT_LE(longest, 100U) << terminal.shown;
+  EXPECT_GT(longest, 90U) << terminal.shown;
+  EXPECT_EQ(count(terminal.shown, "word"), 100U) << terminal.shown;
+}
 
 TEST(Progress, OnATerminalCountsTheRecoveriesOfTheScheduler) {
   Job job("terminal");

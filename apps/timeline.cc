@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/ask.h"
 #include "apps/timeline/draw.h"
 #include "apps/timeline/history.h"
 #include "apps/timeline/read.h"
@@ -14,16 +15,10 @@
 #include "os/files.h"
 
 namespace holdfast::apps {
-namespace {
-
-int complain(const std::string& what, int code) {
-  std::fprintf(stderr, "holdfast timeline: %s\n", what.c_str());
-  return code;
-}
-
-}  // namespace
-
 int draw_timeline(int argc, const char* const* argv) {
+  const auto refuse = [](const std::string& why, int code) {
+    return complain(why, code, "holdfast timeline");
+  };
   CLI::App app("Draws what happened to a job, out of the traces that HOLDFAST_TRACE=DIR left.",
                "holdfast timeline");
   app.footer(
@@ -43,30 +38,29 @@ int draw_timeline(int argc, const char* const* argv) {
     app.parse(static_cast<int>(words.size()), words.data());
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    return complain(folder.empty()
-                        ? "say which folder has the traces: holdfast timeline DIR (--help)"
-                        : error.what(),
-                    2);
+    return refuse(folder.empty() ? "say which folder has the traces: holdfast timeline DIR (--help)"
+                                 : error.what(),
+                  2);
   }
   if (!std::isfinite(zoom.from.value_or(0)) || !std::isfinite(zoom.to.value_or(0))) {
-    return complain("--from and --to are seconds", 2);
+    return refuse("--from and --to are seconds", 2);
   }
   if (zoom.to && *zoom.to <= zoom.from.value_or(0)) {
-    return complain("--to must be greater than --from", 2);
+    return refuse("--to must be greater than --from", 2);
   }
   const auto traces = timeline::read_traces(folder);
-  if (!traces) return complain(traces.error().what, 1);
-  for (const auto& complaint : traces->complaints) complain(complaint, 0);
+  if (!traces) return refuse(traces.error().what, 1);
+  for (const auto& complaint : traces->complaints) refuse(complaint, 0);
   const auto history = timeline::history_of(traces->files);
   const auto seconds = static_cast<double>(history.to_ns - history.from_ns) / 1e9;
   if (zoom.from.value_or(0) >= seconds) {
     char text[128];
     std::snprintf(text, sizeof text, "--from is beyond the last event, which came after %.3f s",
                   seconds);
-    return complain(text, 1);
+    return refuse(text, 1);
   }
   const auto written = os::write_file_atomically(output, timeline::draw(history, zoom), 0644);
-  if (!written) return complain(written.error().what, 1);
+  if (!written) return refuse(written.error().what, 1);
   const std::string whose = history.job.empty() ? "" : " of job " + history.job;
   std::printf("The timeline%s is in %s\n", printable(whose).c_str(), output.c_str());
   return 0;

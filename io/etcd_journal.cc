@@ -103,6 +103,7 @@ class EtcdJournal : public Journal {
     Status read = load_formation(*entries, memory.formation);
     if (read) read = load_kept(*entries, memory.kept);
     if (read) read = load_writers(*entries, memory.writers);
+    if (read) read = load_remarks(*entries, memory.remarks);
     if (!read) return read.error();
     return memory;
   }
@@ -121,6 +122,10 @@ class EtcdJournal : public Journal {
     if (changes.formation || next.epoch != cache_.epoch) plan.at_once.push_back(head_of(next));
     for (const auto& pair : changes.kept) put_kept(pair, next, plan);
     for (const auto& last : changes.writers) put_writer(last, plan);
+    for (const auto& [number, remark] : changes.remarks) {
+      const std::string key = remark_key(number);
+      plan.at_once.push_back({Kind::kPut, key, "", sealed(key, wire::encode(remark))});
+    }
     return carry_out(std::move(plan), std::move(next));
   }
 
@@ -143,6 +148,10 @@ class EtcdJournal : public Journal {
       }
       keys += each->writers.size();
       bytes += each->writers.size() * kBeside;
+      keys += each->remarks.size();
+      for (const auto& [number, remark] : each->remarks) {
+        bytes += wire::encode(remark).size() + kBeside;
+      }
     }
     if (seats) {
       keys += kEtcdOperations / 2 + 2;
@@ -155,7 +164,7 @@ class EtcdJournal : public Journal {
     Plan plan;
     Cache next{.epoch = cache_.epoch};
     set_formation(formation, next);
-    for (const char* what : {"kept/", "parts/", "writers/"}) {
+    for (const char* what : {"kept/", "parts/", "writers/", "remarks/"}) {
       plan.at_once.push_back({Kind::kDelete, all_ + what, end_of(all_ + what)});
     }
     put_seats(true, {}, next, plan);
@@ -332,6 +341,10 @@ class EtcdJournal : public Journal {
     plan.at_once.push_back({Kind::kPut, key, "", sealed(key, bytes)});
   }
 
+  [[nodiscard]] std::string remark_key(std::uint64_t number) const {
+    return cat(all_, "remarks/", hex(number));
+  }
+
   void put_writer(const wire::Writer& last, Plan& plan) {
     const std::string key = cat(all_, "writers/", hex(last.writer));
     std::string bytes;
@@ -467,6 +480,20 @@ class EtcdJournal : public Journal {
       const bool named = std::sscanf(name.c_str(), "%16lx", &writer) == 1 && name == hex(writer);
       if (!version || !named) return damaged("a writer");
       writers.push_back({writer, *id, *version});
+    }
+    return {};
+  }
+
+  Status load_remarks(const All& all, std::vector<wire::Remarked>& remarks) {
+    const std::string folder = cat(all_, "remarks/");
+    for (auto each = all.lower_bound(folder); each != all.end() && each->first.starts_with(folder);
+         ++each) {
+      const auto bytes = opened(each->second);
+      const bool is_next = each->first == remark_key(remarks.size() + 1);
+      if (!bytes || !is_next || remarks.size() == wire::kMaxRemarks) return damaged("a remark");
+      auto remark = wire::decode_remark(*bytes);
+      if (!remark) return unreadable("a remark");
+      remarks.push_back(*std::move(remark));
     }
     return {};
   }

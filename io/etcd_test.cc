@@ -151,6 +151,8 @@ TEST_F(WithEtcd, AJournalIsTakenBackByASuccessor) {
     ASSERT_TRUE(
         first->store({.kept = {{"a", "2", 2}}, .writers = {{~std::uint64_t{0}, 1, 2}, {5, 1, 2}}}));
     ASSERT_TRUE(first->store({.writers = {{5, 2, 3}}}));
+    ASSERT_TRUE(first->store({.remarks = {{1, {7, {}}}}}));
+    ASSERT_TRUE(first->store({.remarks = {{2, {8, {}}}, {3, {9, {}}}}}));
   }
   const auto second = journal(created);
   const auto memory = second->load();
@@ -162,6 +164,7 @@ TEST_F(WithEtcd, AJournalIsTakenBackByASuccessor) {
   EXPECT_EQ(by_key(*memory), (std::map<std::string, wire::KeyValue>{
                                  {"", {"", ""}}, {"a", {"a", "2", 2}}, {"big", {"big", big, 4}}}));
   EXPECT_EQ(memory->writers, (std::vector<wire::Writer>{{5, 2, 3}, {~std::uint64_t{0}, 1, 2}}));
+  EXPECT_EQ(memory->remarks, (std::vector<wire::Remarked>{{7, {}}, {8, {}}, {9, {}}}));
   // The parts of a value go with it, and another run begins without anything.
   ASSERT_TRUE(second->store({.kept = {{"big", "small", 5}}}));
   EXPECT_EQ(by_key(*second->load())["big"].value, "small");
@@ -169,6 +172,7 @@ TEST_F(WithEtcd, AJournalIsTakenBackByASuccessor) {
   ASSERT_TRUE(second->begin(of(job, 4, 2)));
   EXPECT_EQ(*second->load()->formation, of(job, 4, 2));
   EXPECT_TRUE(second->load()->kept.empty() && second->load()->writers.empty());
+  EXPECT_TRUE(second->load()->remarks.empty());
   ASSERT_TRUE(second->remove());
   EXPECT_EQ(all().entries.size(), 1U) << "the scheduler's own";
 }

@@ -22,7 +22,7 @@ namespace holdfast::io {
 namespace {
 
 constexpr int kApplication = 0x48464a31;  // "HFJ1": what `file` and we know a journal by.
-constexpr int kSchema = 5;
+constexpr int kSchema = 6;
 constexpr int kBusyMilliseconds = 2000;  // Long enough for a killed scheduler to be gone.
 
 // The formation is in one row, but for its roster: each seat has a row, by rank.
@@ -31,7 +31,8 @@ constexpr const char* kCreate =
     " digest INTEGER);"
     "CREATE TABLE seats(rank INTEGER PRIMARY KEY, record BLOB NOT NULL, digest INTEGER);"
     "CREATE TABLE kept(key BLOB PRIMARY KEY, value BLOB NOT NULL, version INTEGER, digest INTEGER);"
-    "CREATE TABLE writers(writer INTEGER PRIMARY KEY, id INTEGER, version INTEGER)";
+    "CREATE TABLE writers(writer INTEGER PRIMARY KEY, id INTEGER, version INTEGER);"
+    "CREATE TABLE remarks(number INTEGER PRIMARY KEY, record BLOB NOT NULL, digest INTEGER)";
 
 std::int64_t as_signed(std::uint64_t number) {
   return static_cast<std::int64_t>(number);
@@ -201,9 +202,14 @@ struct SqliteJournal : Journal {
   }
 
   Status put_seat(Rank rank, const wire::Seat& seat) {
-    const std::string bytes = wire::encode(seat);
-    Statement insert(db, "INSERT OR REPLACE INTO seats(rank, record, digest) VALUES(?, ?, ?)");
-    insert.bind(std::int64_t{rank});
+    return put_record("INSERT OR REPLACE INTO seats(rank, record, digest) VALUES(?, ?, ?)", rank,
+                      wire::encode(seat));
+  }
+
+  // `sql` inserts a row of a number, a record and its digest.
+  Status put_record(const char* sql, std::int64_t number, const std::string& bytes) {
+    Statement insert(db, sql);
+    insert.bind(number);
     insert.bind(bytes);
     insert.bind(digest_of(bytes));
     return insert.step() == SQLITE_DONE ? Status{} : failure("write");
@@ -240,6 +246,11 @@ struct SqliteJournal : Journal {
     for (const auto& last : changes.writers) {
       if (const auto done = put(last); !done) return done;
     }
+    for (const auto& [number, remark] : changes.remarks) {
+      const char* sql = "INSERT OR REPLACE INTO remarks(number, record, digest) VALUES(?, ?, ?)";
+      const auto done = put_record(sql, as_signed(number), wire::encode(remark));
+      if (!done) return done;
+    }
     return {};
   }
 
@@ -264,19 +275,30 @@ struct SqliteJournal : Journal {
     if (query.number(1) != digest_of(bytes)) return damaged("the formation");
     if (!decoded) return unreadable("the formation");
     formation = std::move(*decoded);
-    return load_roster(formation->roster);
+    return load_list(formation->roster, "SELECT rank, record, digest FROM seats ORDER BY rank", 0,
+                     wire::decode_seat, "a rank's seat");
   }
 
-  Status load_roster(std::vector<wire::Seat>& roster) {
-    Statement query(db, "SELECT rank, record, digest FROM seats ORDER BY rank");
+  Status load_remarks(std::vector<wire::Remarked>& remarks) {
+    const Status read =
+        load_list(remarks, "SELECT number, record, digest FROM remarks ORDER BY number LIMIT 1000",
+                  1, wire::decode_remark, "a remark");
+    return read && remarks.size() > wire::kMaxRemarks ? damaged("a remark") : read;
+  }
+
+  // The records that `sql` gives with their numbers, which count from `first`, and their digests.
+  template <class Record>
+  Status load_list(std::vector<Record>& list, const char* sql, std::size_t first,
+                   Result<Record> (*decode)(std::string_view), const char* what) {
+    Statement query(db, sql);
     int got = query.step();
     for (; got == SQLITE_ROW; got = query.step()) {
       const std::string bytes = query.bytes(1);
-      auto seat = wire::decode_seat(bytes);
-      const bool is_next = query.number(0) == static_cast<std::int64_t>(roster.size());
-      if (!is_next || query.number(2) != digest_of(bytes)) return damaged("a rank's seat");
-      if (!seat) return unreadable("a rank's seat");
-      roster.push_back(std::move(*seat));
+      auto record = decode(bytes);
+      const bool is_next = query.number(0) == static_cast<std::int64_t>(first + list.size());
+      if (!is_next || query.number(2) != digest_of(bytes)) return damaged(what);
+      if (!record) return unreadable(what);
+      list.push_back(std::move(*record));
     }
     return got == SQLITE_DONE ? Status{} : failure("read");
   }
@@ -319,6 +341,7 @@ struct SqliteJournal : Journal {
     Status read = load_formation(memory.formation);
     if (read) read = load_kept(memory.kept);
     if (read) read = load_writers(memory.writers);
+    if (read) read = load_remarks(memory.remarks);
     if (!read) return read.error();
     return memory;
   }
@@ -329,7 +352,8 @@ struct SqliteJournal : Journal {
 
   Status begin(const wire::Formation& formation) override {
     return transact([&]() -> Status {
-      const char* const all = "DELETE FROM seats; DELETE FROM kept; DELETE FROM writers";
+      const char* const all =
+          "DELETE FROM seats; DELETE FROM kept; DELETE FROM writers; DELETE FROM remarks";
       if (const auto gone = execute(all, "write"); !gone) return gone;
       return put(formation);
     });

@@ -76,7 +76,11 @@ std::map<std::string, std::string> kept_in(Journal& journal) {
   return all;
 }
 
-TEST(Journal, KeepsKeyValuesBesideTheRecordUntilAnotherRun) {
+wire::Remarked remark(std::int64_t unix_ms) {
+  return {unix_ms, {.kind = wire::Reason::Kind::kReplicas, .detail = cat("said at ", unix_ms)}};
+}
+
+TEST(Journal, KeepsAllBesideTheRecordUntilAnotherRun) {
   const TemporaryFolder folder;
   const std::string big(std::size_t{1} << 20U, '\0');
   {
@@ -87,6 +91,8 @@ TEST(Journal, KeepsKeyValuesBesideTheRecordUntilAnotherRun) {
     ASSERT_TRUE((*journal)->store({.formation = numbered(2), .kept = {{"b", big}, {"a", "2", 2}}}));
     ASSERT_TRUE((*journal)->store({.writers = {{~std::uint64_t{0}, 1, 2}, {5, 1, 2}}}));
     ASSERT_TRUE((*journal)->store({.writers = {{5, 2, 3}}}));
+    ASSERT_TRUE((*journal)->store({.remarks = {{1, remark(1)}}}));
+    ASSERT_TRUE((*journal)->store({.remarks = {{2, remark(2)}, {3, remark(3)}}}));
   }
   auto again = Journal::open(folder / "j", "job");
   ASSERT_TRUE(again) << again.error().what;
@@ -95,7 +101,10 @@ TEST(Journal, KeepsKeyValuesBesideTheRecordUntilAnotherRun) {
             (std::map<std::string, std::string>{{"", "1 "}, {"a", "2 2"}, {"b", "1 " + big}}));
   EXPECT_EQ((*again)->load()->writers,
             (std::vector<wire::Writer>{{~std::uint64_t{0}, 1, 2}, {5, 2, 3}}));
+  EXPECT_EQ((*again)->load()->remarks,
+            (std::vector<wire::Remarked>{remark(1), remark(2), remark(3)}));
   ASSERT_TRUE((*again)->begin(numbered(4)));
+  EXPECT_TRUE((*again)->load()->remarks.empty());
   EXPECT_EQ(*(*again)->load()->formation, numbered(4));
   EXPECT_TRUE(kept_in(**again).empty());
 }
@@ -124,12 +133,15 @@ TEST(Journal, TellsWhatIsDamaged) {
   for (const char* sql :
        {"UPDATE kept SET value = x'32'", "UPDATE kept SET version = 2",
         "UPDATE seats SET record = x'7a00' WHERE rank = 0", "DELETE FROM seats WHERE rank = 0",
+        "UPDATE remarks SET record = x'' WHERE number = 1", "DELETE FROM remarks WHERE number = 1",
+        "UPDATE remarks SET number = 3 WHERE number = 2",
         "UPDATE journal SET record = x'7a00'"}) {  // A valid record, but not what was stored.
     const TemporaryFolder folder;
     {
       auto journal = Journal::open(folder / "j", "job");
-      ASSERT_TRUE(journal && (*journal)->store(
-                                 {.formation = with_roster(1, {"a", "b"}), .kept = {{"a", "1"}}}));
+      ASSERT_TRUE(journal && (*journal)->store({.formation = with_roster(1, {"a", "b"}),
+                                                .kept = {{"a", "1"}},
+                                                .remarks = {{1, remark(1)}, {2, remark(2)}}}));
       ASSERT_TRUE((*journal)->load());
     }
     run_sql(folder / "j", sql);
@@ -139,6 +151,20 @@ TEST(Journal, TellsWhatIsDamaged) {
     ASSERT_FALSE(memory) << sql;
     EXPECT_NE(memory.error().what.find("damaged"), std::string::npos) << memory.error().what;
   }
+}
+
+TEST(Journal, BelievesNoMoreRemarksThanAJobCanHave) {
+  const TemporaryFolder folder;
+  auto journal = Journal::open(folder / "j", "job");
+  ASSERT_TRUE(journal);
+  wire::Changes all;
+  for (std::uint64_t number = 1; number <= wire::kMaxRemarks; ++number) {
+    all.remarks[number] = remark(1);
+  }
+  ASSERT_TRUE((*journal)->store(all));
+  EXPECT_EQ((*journal)->load()->remarks.size(), wire::kMaxRemarks);
+  ASSERT_TRUE((*journal)->store({.remarks = {{wire::kMaxRemarks + 1, remark(1)}}}));
+  EXPECT_FALSE((*journal)->load());
 }
 
 TEST(Journal, TellsWhatAnotherVersionHasWritten) {
@@ -219,7 +245,7 @@ TEST(Journal, RefusesADatabaseOfAnotherProgramAndLeavesItAlone) {
 TEST(Journal, RefusesAnotherSchemaByName) {
   const TemporaryFolder folder;
   ASSERT_TRUE(Journal::open(folder / "j", "job"));
-  run_sql(folder / "j", "PRAGMA user_version=6");
+  run_sql(folder / "j", "PRAGMA user_version=7");
   EXPECT_NE(error_of(folder / "j", "job").find("newer Holdfast"), std::string::npos);
   run_sql(folder / "j", "PRAGMA user_version=1");
   EXPECT_NE(error_of(folder / "j", "job").find("older Holdfast (schema 1"), std::string::npos);

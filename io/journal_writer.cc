@@ -41,6 +41,7 @@ class Batch {
       if (is_new) all_.writers.emplace_back();
       all_.writers[at->second] = last;
     }
+    all_.remarks.merge(later.remarks);
     ++size_;
   }
 

@@ -112,8 +112,11 @@ TEST_F(JournalWriterTest, ABatchIsWhatItsPartsAre) {
   all.push_back(
       {.formation = formation(2, {}), .seats = {{0, seat("x2")}}, .kept = {{"a", "2", 2}}});
   all.push_back({.formation = formation(3, {seat("p"), seat("q")})});
-  all.push_back({.seats = {{1, seat("q2")}}, .writers = {{5, 1, 1}}});
-  all.push_back({.formation = formation(4, {}), .kept = {{"c", "1"}}, .writers = {{5, 2, 2}}});
+  all.push_back({.seats = {{1, seat("q2")}}, .writers = {{5, 1, 1}}, .remarks = {{1, {1, {}}}}});
+  all.push_back({.formation = formation(4, {}),
+                 .kept = {{"c", "1"}},
+                 .writers = {{5, 2, 2}},
+                 .remarks = {{2, {2, {}}}}});
   const auto memory_of = [](const std::string& path) {
     auto journal = Journal::open(path, "job");
     auto memory = *(*journal)->load();
@@ -145,6 +148,8 @@ TEST_F(JournalWriterTest, ABatchIsWhatItsPartsAre) {
     EXPECT_EQ(one.formation, other.formation) << first;
     EXPECT_EQ(one.kept, other.kept) << first;
     EXPECT_EQ(one.writers, other.writers) << first;
+    EXPECT_EQ(one.remarks, other.remarks) << first;
+    EXPECT_EQ(one.remarks.size(), 2U) << first;
   }
 }
 

@@ -38,6 +38,11 @@ void Journal::make_durable(controller::Store& store) {
   if (formation_) controller::apply(store, *formation_);
   for (auto& pair : store.kept) values_[pair.key] = std::move(pair);
   for (const auto& last : store.writers) writers_[last.writer] = last;
+  for (auto& [number, remark] : store.remarks) {
+    write_down(remark, wire::decode_remark);
+    if (number != remarks_.size() + 1) job_.checkers.violate("P53: a remark is not the next one");
+    remarks_.push_back(std::move(remark));
+  }
 }
 
 }  // namespace holdfast::sim

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "sim/job.h"
 
@@ -20,6 +21,8 @@ class Journal {
   [[nodiscard]] const std::optional<wire::Formation>& formation() const { return formation_; }
   [[nodiscard]] const std::map<std::string, wire::KeyValue>& values() const { return values_; }
   [[nodiscard]] const std::map<std::uint64_t, wire::Writer>& writers() const { return writers_; }
+
+  [[nodiscard]] const std::vector<wire::Remarked>& remarks() const { return remarks_; }
 
   [[nodiscard]] bool has_ended() const {
     return formation_ && formation_->stage == wire::Stage::kEnded;
@@ -37,6 +40,7 @@ class Journal {
   std::optional<wire::Formation> formation_;
   std::map<std::string, wire::KeyValue> values_;
   std::map<std::uint64_t, wire::Writer> writers_;
+  std::vector<wire::Remarked> remarks_;
 };
 
 }  // namespace holdfast::sim

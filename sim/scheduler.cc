@@ -91,7 +91,7 @@ void SchedulerShell::start() {
   for (const auto& [key, pair] : journal_.values()) kept.push_back(pair);
   std::vector<wire::Writer> writers;
   for (const auto& [writer, last] : journal_.writers()) writers.push_back(last);
-  tell(controller::Started{std::move(kept), std::move(writers)});
+  tell(controller::Started{std::move(kept), std::move(writers), journal_.remarks()});
 }
 
 void SchedulerShell::kill(std::int32_t code, bool store_survives) {

@@ -209,6 +209,7 @@ std::string to_words(const controller::Action& action) {
               text += cat(" the value of ", pair.key);
               if (pair.version > 1) text += cat(", version ", pair.version);
             }
+            for (const auto& [number, remark] : a.remarks) text += cat(" remark ", number);
             return text;
           },
           [](const controller::Send& a) {

@@ -287,4 +287,16 @@ Result<Seat> decode_seat(std::string_view bytes) {
   return seat;
 }
 
+std::string encode(const Remarked& remark) {
+  return encode_struct(remark);
+}
+
+Result<Remarked> decode_remark(std::string_view bytes) {
+  Remarked remark;
+  if (!decode_struct(bytes, remark)) {
+    return Error{Blame::kPeer, "the journal's remark is malformed"};
+  }
+  return remark;
+}
+
 }  // namespace holdfast::wire

@@ -33,5 +33,7 @@ std::string encode(const Formation& formation);
 Result<Formation> decode_formation(std::string_view bytes);
 std::string encode(const Seat& seat);
 Result<Seat> decode_seat(std::string_view bytes);
+std::string encode(const Remarked& remark);
+Result<Remarked> decode_remark(std::string_view bytes);
 
 }  // namespace holdfast::wire

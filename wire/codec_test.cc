@@ -59,6 +59,15 @@ TEST(Codec, ReadsBackTheFormationItWrote) {
   }
 }
 
+TEST(Codec, ReadsBackTheRemarkItWrote) {
+  for (const Remarked& remark : {Remarked{}, extreme_remark()}) {
+    const auto back = decode_remark(encode(remark));
+    ASSERT_TRUE(back);
+    EXPECT_EQ(*back, remark);
+  }
+  EXPECT_FALSE(decode_remark(bytes_of({0x12, 2, 0x08, 250}))) << "no such kind of reason";
+}
+
 TEST(Codec, NamesEveryKindAfterItsStruct) {
   EXPECT_EQ(kind_name(kind_of(Register{})), "Register");
   EXPECT_EQ(kind_name(kind_of(AgentState{})), "AgentState");

@@ -102,6 +102,10 @@ struct Fields<Formation> {
                &Formation::reached);
 };
 template <>
+struct Fields<Remarked> {
+  static constexpr auto kList = in_order(&Remarked::unix_ms, &Remarked::what);
+};
+template <>
 struct Fields<HostAddress> {
   static constexpr auto kList =
       in_order(&HostAddress::host, &HostAddress::domain, &HostAddress::address);
@@ -156,11 +160,11 @@ struct Fields<AgentState> {
   static constexpr auto kList =
       in_order(&AgentState::job, &AgentState::agent_id, &AgentState::host, &AgentState::places,
                &AgentState::protocol, &AgentState::takes, &AgentState::spares,
-               &AgentState::rehearsals, &AgentState::standing);
+               &AgentState::rehearsals, &AgentState::standing, &AgentState::remarks);
 };
 template <>
 struct Fields<Waiting> {
-  static constexpr auto kList = in_order(&Waiting::reason);
+  static constexpr auto kList = in_order(&Waiting::reason, &Waiting::remark);
 };
 template <>
 struct Fields<Evict> {

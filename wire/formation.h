@@ -1,6 +1,6 @@
 // The formation: the one durable value that says who trains, from which version, and what each rank
 // has to do before it goes on. The scheduler's journal holds exactly one, replaced whole, and
-// beside it the job's key-values.
+// beside it the job's key-values and remarks.
 #pragma once
 
 #include <cstddef>
@@ -77,6 +77,16 @@ struct Order {
   // The rank has moved to this host. Copies that it may have held here for others are outdated.
   bool moved = false;
   bool operator==(const Order&) const = default;
+};
+
+// The most remarks of a job: all that come later are left out.
+inline constexpr std::size_t kMaxRemarks = 200;
+// What all users of the job are told, though it decides nothing. The journal keeps each one beside
+// the formation, by its number from 1 on.
+struct Remarked {
+  std::int64_t unix_ms = 0;  // When, by the scheduler's wall clock; 0: not known.
+  Reason what;
+  bool operator==(const Remarked&) const = default;
 };
 
 // The phases of a job, as named in traces, reports and docs.

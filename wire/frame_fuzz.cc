@@ -47,5 +47,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   HF_ASSERT(read(bytes, 1 + data[0] % 64U) == read(bytes, bytes.size() + 1));
   decode_and_return(data[0], bytes);
   (void)holdfast::wire::decode_formation(bytes);
+  (void)holdfast::wire::decode_remark(bytes);
   return 0;
 }

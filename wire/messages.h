@@ -97,6 +97,9 @@ struct Refused {
 // has lost pages (kPagesLost); or the Remark of a rank.
 struct Waiting {
   Reason reason;
+  // 0; or it is so many-th of the job's remarks, which are sent in order. An agent that has had it
+  // already is silent about it.
+  std::uint64_t remark = 0;
   bool operator==(const Waiting&) const = default;
 };
 
@@ -171,6 +174,7 @@ struct AgentState {
   std::vector<SpareState> spares = {};  // For status; the scheduler decides nothing by them,
   std::vector<RehearsalState> rehearsals = {};  // nor by these.
   std::vector<StandingState> standing = {};     // Whoever stands still for long.
+  std::uint64_t remarks = 0;  // How many of the job's remarks its user has been told.
   bool operator==(const AgentState&) const = default;
 };
 
@@ -383,6 +387,7 @@ struct Changes {
   std::map<Rank, Seat> seats;
   std::vector<KeyValue> kept;   // Added; or replacing those with the same key.
   std::vector<Writer> writers;  // Added; or replacing those with the same Writer::writer.
+  std::map<std::uint64_t, Remarked> remarks = {};  // Added, by number.
   bool operator==(const Changes&) const = default;
 };
 // What a scheduler that was restarted reads from its journal.
@@ -390,6 +395,7 @@ struct Memory {
   std::optional<Formation> formation;  // Nothing: none was stored yet.
   std::vector<KeyValue> kept;          // In no order.
   std::vector<Writer> writers;
+  std::vector<Remarked> remarks;  // All from number 1 on, kMaxRemarks at most.
 };
 
 // any process of the job → scheduler: keep this, if the key is at the expected version.

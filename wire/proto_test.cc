@@ -58,7 +58,8 @@ const std::vector<std::string> kTexts = {
     "    host: \"h\"\n    endpoint: \"e\"\n  }\n  moved: true\n}\nended: -2147483648\ncause "
     "{\n" EXTREME_REASON "\naddresses: 18446744073709551615\n",
     "sentence: \"no\"\nreason {\n" EXTREME_REASON "\n",
-    "reason {\n  kind: REASON_ASSEMBLING\n  rank: -1\n  count: 1\n  total: 2\n}\n",
+    "reason {\n  kind: REASON_ASSEMBLING\n  rank: -1\n  count: 1\n  total: 2\n}\n"
+    "remark: 18446744073709551615\n",
     "job: \"job\"\nagent_id: \"agent\"\nhost: \"host\"\nplaces {\n  node_id: \"a\"\n"
     "  incarnation: 18446744073709551615\n  attempt: 1\n  alive: true\n  ending {\n"
     "    kind: ENDING_SIGNALLED\n    code: 9\n  }\n  detected_ns: 18446744073709551615\n}\n"
@@ -69,7 +70,7 @@ const std::vector<std::string> kTexts = {
     "standing {\n  node_id: \"a\"\n  generation: 18446744073709551615\n"
     "  operations: 18446744073709551615\n  version: 18446744073709551615\n"
     "  doing: DOING_ENDED\n  has_stepped: true\n  for_ms: 4294967295\n  report: "
-    "\"why\"\n}\nstanding {\n}\n",
+    "\"why\"\n}\nstanding {\n}\nremarks: 18446744073709551615\n",
     "node_id: \"a\"\nincarnation: 18446744073709551615\nis_hung: true\n",
     "generation: 1\nversion: 18446744073709551615\nstaged: 18446744073709551615\n"
     "private_is_own: true\nheld {\n  ward: -2147483648\n  version: 18446744073709551615\n"

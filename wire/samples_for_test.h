@@ -48,7 +48,7 @@ inline std::vector<Message> extreme_messages() {
                  extreme_reason(),
                  kMost},
       Refused{"no", extreme_reason()},
-      Waiting{{.kind = Reason::Kind::kAssembling, .count = 1, .total = 2}},
+      Waiting{{.kind = Reason::Kind::kAssembling, .count = 1, .total = 2}, kMost},
       AgentState{"job",
                  "agent",
                  "host",
@@ -57,7 +57,8 @@ inline std::vector<Message> extreme_messages() {
                  4294967295U,
                  {{"a", true}, {}},
                  {{"a", Verdict::kSkipped, kMost, "why"}, {}},
-                 {{"a", kMost, kMost, kMost, Doing::kEnded, true, 4294967295U, "why"}, {}}},
+                 {{"a", kMost, kMost, kMost, Doing::kEnded, true, 4294967295U, "why"}, {}},
+                 kMost},
       Evict{"a", kMost, true},
       Report{1, kNoVersion, kNoVersion, true, {{kLeast32, kMost, 1}, {}}, true, true},
       Repaired{kMost, kMost, true},
@@ -107,6 +108,10 @@ inline Formation extreme_formation() {
       .end = extreme_reason(),
       .drained = {"a", ""},
       .reached = kMost};
+}
+
+inline Remarked extreme_remark() {
+  return {kLeast64, extreme_reason()};
 }
 
 // Flips, cuts, doubles and overwrites.

@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "apps/commands.h"
+#include "apps/ask.h"
 #include "base/assert.h"
 #include "base/text.h"
 #include "io/loop.h"
@@ -178,8 +178,9 @@ bool Job::kill(const std::string& variable, int number) const {
 nlohmann::json Job::whole_status() const {
   runtime::FoundJob job{.name = name, .directory = os::runtime_path(name)};
   job.scheduler = runtime::Keeper{.host = "127.0.0.1", .port = port};
-  const auto text = query_status(job, std::chrono::seconds(2));
-  return text ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
+  const auto said = ask_scheduler(job, wire::StatusQuery{}, std::chrono::seconds(2));
+  const auto* status = said ? std::get_if<wire::StatusReply>(&*said) : nullptr;
+  return status ? nlohmann::json::parse(status->json, nullptr, false) : nlohmann::json();
 }
 
 double Job::status(const char* key) const {

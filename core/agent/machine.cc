@@ -113,6 +113,10 @@ void Machine::receive(const wire::Drill& m) {
 
 void Machine::receive(const wire::Waiting& m) {
   if (m.reason.kind == Reason::Kind::kHostLost) rehearsals_.call_off();
+  if (m.remark != 0) {
+    if (m.remark <= job_.remarks) return;  // By a former scheduler of the job.
+    job_.remarks = m.remark;
+  }
   job_.emit(Say{m.reason});
 }
 

@@ -87,6 +87,26 @@ TEST_F(AgentTest, GivesUpAfterMaxRestartsWithTheWorkersCodeAndAReason) {
   EXPECT_EQ(exit_->reason.detail, "--max_restarts");
 }
 
+// A scheduler that is started again tells it of remarks that it may have had.
+TEST_F(AgentTest, TellsItsUserEachRemarkOnceAndTheSchedulerHowMany) {
+  start();
+  step(LinkUp{});
+  const auto hear = [&](std::uint64_t number) {
+    step(Received{wire::Waiting{{.kind = Reason::Kind::kReplicas}, number}});
+  };
+  for (const std::uint64_t number : {1U, 2U, 1U, 2U}) hear(number);
+  EXPECT_EQ(told_.size(), 2U);
+  hear(0);
+  EXPECT_EQ(told_.size(), 3U) << "this is no remark, and is always told";
+  step(LinkDown{});
+  step(LinkUp{});
+  const auto* state = std::get_if<wire::AgentState>(&said_.back());
+  ASSERT_NE(state, nullptr);
+  EXPECT_EQ(state->remarks, 2U);
+  hear(3);
+  EXPECT_EQ(told_.size(), 4U);
+}
+
 TEST_F(AgentTest, SaysHowTheLastOneDiedAlsoWhereThatIsKnownOnlyLater) {
   start(0, 0);
   dies_and_is_explained(at("w0"), 139);

@@ -20,6 +20,7 @@ void Reporter::report() {
   state.spares = spares_.states();
   state.rehearsals = rehearsals_.verdicts();
   state.standing = stalls_.standing();
+  state.remarks = job_.remarks;
   job_.are_places_told = job_.is_rest_told = job_.link == LinkState::kUp;
   job_.send(std::move(state));
 }

@@ -26,7 +26,8 @@ struct Agent {
   std::vector<wire::SpareState> spares;
   std::vector<wire::RehearsalState> rehearsals;
   std::vector<wire::StandingState> standing;
-  bool is_told = false;  // false: its first table has not come yet.
+  bool is_told = false;       // false: its first table has not come yet.
+  std::uint64_t remarks = 0;  // How many of the job's remarks it has been sent.
   Instant heard{};
   Duration gap{};                   // Longest time between two messages; old ones count ever less.
   std::optional<Instant> called{};  // When its silence was noticed: its last call began then.

@@ -1,5 +1,7 @@
 #include "core/controller/drills.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <set>
 #include <string>
@@ -9,6 +11,8 @@
 
 namespace holdfast::controller {
 
+using wire::DrillKind;
+using wire::Ending;
 using wire::Reason;
 
 namespace {
@@ -24,7 +28,42 @@ std::string listed(const std::set<std::string>& names) {
   return count <= kMostNamed ? all : cat(all, " and ", count - kMostNamed, " more");
 }
 
+constexpr std::int32_t kKillSignal = 9;
+
+// Whether a drill of this kind ends a process so, or takes its pages.
+bool can_cause(DrillKind kind, const Reason& fault) {
+  if (kind == DrillKind::kPage) return fault.kind == Reason::Kind::kPagesLost;
+  if (fault.kind != Reason::Kind::kRankLost) return false;
+  const Ending& ending = fault.ending;
+  const auto is_any = [&](std::initializer_list<Ending::Kind> kinds) {
+    return std::find(kinds.begin(), kinds.end(), ending.kind) != kinds.end();
+  };
+  switch (kind) {
+    case DrillKind::kKill:  // How it ended need not be known.
+      return ending == Ending{Ending::Kind::kSignalled, kKillSignal} ||
+             is_any({Ending::Kind::kUnknown, Ending::Kind::kGone, Ending::Kind::kReplaced,
+                     Ending::Kind::kNotHeard});
+    case DrillKind::kStop:
+      return is_any({Ending::Kind::kWasStopped, Ending::Kind::kWasSilent, Ending::Kind::kNotHeard});
+    case DrillKind::kHang:
+    case DrillKind::kSpin:
+      return ending.kind == Ending::Kind::kWasHung;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
+
+std::uint64_t drill_behind(const Reason& fault, const std::vector<wire::Remarked>& remarks) {
+  for (std::uint64_t number = remarks.size(); number > 0; --number) {
+    const Reason& drill = remarks[number - 1].what;
+    if (drill.kind != Reason::Kind::kDrill || drill.rank != fault.rank || drill.pid != fault.pid)
+      continue;
+    if (can_cause(static_cast<DrillKind>(drill.count), fault)) return number;
+  }
+  return 0;
+}
 
 Reason Drills::judge(const wire::Drill& m) const {
   const Roster& roster = job_.roster;

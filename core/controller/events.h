@@ -15,9 +15,10 @@
 namespace holdfast::controller {
 
 // What may happen.
-struct Started {  // The key-values and writers in the journal.
+struct Started {  // The key-values, writers and remarks in the journal.
   std::vector<wire::KeyValue> kept;
   std::vector<wire::Writer> writers;
+  std::vector<wire::Remarked> remarks = {};
 };
 // A new connection, whose other end has proven that it is a process of this kind and of this job.
 // Comes once for each connection, before anything that is received on it.
@@ -28,6 +29,7 @@ struct Connected {
 struct Received {
   Link link = 0;
   wire::Message message;
+  std::int64_t unix_ms = 0;  // The wall clock then, for remarks; 0: not known.
 };
 // A message on this connection can not be decoded, and the shell reads nothing more from it. `why`
 // names the address of its other end.

@@ -69,6 +69,7 @@ struct Job {
   std::vector<wire::KeyValue> keeps;  // Key-values to be stored with the next formation.
   bool is_roster_stored = false;  // The journal has the whole roster, or a Store under way has it.
   Instant now{};
+  std::int64_t unix_ms = 0;  // `now` by the wall clock, while a message is looked at.
   Instant started{};
   // After a restart: when all live processes are back, also those without a rank.
   Instant all_are_back{};

@@ -76,7 +76,7 @@ TEST_F(ControllerTest, ARankThatFindsOutLateThatItHasLostPagesIsNoSource) {
   EXPECT_EQ(machine_->generation(), before);
   step(Received{late, wire::Report{before, 4, 4, false, {}, true}});
   EXPECT_EQ(machine_->generation(), before + 1);
-  EXPECT_EQ(machine_->remarks().back().rank, source) << "users hear of it";
+  EXPECT_EQ(machine_->remarks().back().what.rank, source) << "users hear of it";
   for (Link link = 1; link <= 3; ++link) {
     const bool lost = link == 1 || link == late;
     step(Received{link, wire::Report{machine_->generation(), 4, 4, false, {}, lost}});
@@ -159,9 +159,76 @@ TEST_F(ControllerTest, PassesOnWhatARankRemarks) {
   step(Connected{50, wire::PeerKind::kWorker});
   step(Received{50, wire::Remark{what}});  // It has no rank.
   EXPECT_EQ(heard().size(), 200U);
+  EXPECT_EQ(last<wire::Waiting>(90)->remark, 200U);
   step(Closed{90});
-  step(Received{91, wire::AgentState{"job", "agent", "host", {{"agent's", 9, 1, true}}}});
-  EXPECT_EQ(heard(91).size(), 0U);
+  wire::AgentState again{"job", "agent", "host", {{"agent's", 9, 1, true}}};
+  again.remarks = 198;  // Two were lost on their way.
+  step(Received{91, again});
+  EXPECT_EQ(heard(91).size(), 2U);
+}
+
+// What the journal has is all that a scheduler needs that is started again.
+TEST_F(ControllerTest, ASchedulerThatIsStartedAgainKnowsTheRemarks) {
+  all_train();
+  give("agent's", 9, 1);
+  const Reason what{.kind = Reason::Kind::kReplicas, .detail = "why"};
+  for (int times = 1; times <= 3; ++times) {
+    step(Received{2, wire::Remark{what}, 1000 * times});
+  }
+  ASSERT_EQ(remarks_.size(), 3U);
+  EXPECT_EQ(remarks_[2].unix_ms, 3000);
+  machine_.emplace(options_, record_);
+  said_.clear();
+  step(Started{{}, {}, remarks_});
+  EXPECT_EQ(machine_->remarks(), remarks_);
+  wire::AgentState agent{"job", "agent", "host", {{"agent's", 9, 1, true}}};
+  agent.remarks = 3;
+  step(Received{90, agent});
+  EXPECT_EQ(last<wire::Waiting>(90), nullptr) << "it has had them";
+  agent.agent_id = "another";
+  agent.places.clear();
+  agent.remarks = 0;
+  step(Received{91, agent});
+  EXPECT_EQ(said_[91].size(), 3U);
+  come(2, who("w2", 20));
+  step(Received{2, wire::Remark{what}, 4000});
+  ASSERT_EQ(remarks_.size(), 4U) << "numbers go on";
+  ASSERT_NE(last<wire::Waiting>(90), nullptr);
+  EXPECT_EQ(last<wire::Waiting>(90)->remark, 4U);
+}
+
+// A journal is not believed more than a rank is.
+TEST_F(ControllerTest, OfTooManyRemarksInAJournalTheFirstCount) {
+  machine_.emplace(options_, std::nullopt);
+  step(Started{{}, {}, std::vector<wire::Remarked>(wire::kMaxRemarks + 1)});
+  EXPECT_EQ(machine_->remarks().size(), wire::kMaxRemarks);
+}
+
+// What is told of a place is of the process that has it now.
+TEST_F(ControllerTest, ASuccessorHasNoStepBeforeItsFirst) {
+  all_train();
+  EXPECT_FALSE(machine_->is_recovering());
+  now_ += std::chrono::seconds(5);
+  const auto make_step = [&](Version version, std::initializer_list<Link> links) {
+    for (const Link link : links) {
+      step(Received{link, wire::Progress{machine_->generation(), version}});
+    }
+  };
+  make_step(5, {1, 2, 3});
+  EXPECT_EQ(machine_->find("w2")->stepped, now_);
+  step(ProvenDead{"w2", 20});
+  come(4, who("w2", 21));
+  EXPECT_EQ(machine_->find("w2")->stepped, Instant{});
+  EXPECT_FALSE(machine_->find("w2")->joined);
+  for (const Link link : {1U, 4U, 3U}) {
+    step(Received{link, wire::Report{machine_->generation(), 5, 5}});
+  }
+  ASSERT_EQ(machine_->stage(), wire::Stage::kRunning);
+  EXPECT_TRUE(machine_->is_recovering());
+  make_step(6, {1, 4});
+  EXPECT_TRUE(machine_->is_recovering());
+  make_step(6, {3});
+  EXPECT_FALSE(machine_->is_recovering());
 }
 
 TEST_F(ControllerTest, AStepBetweenTwoLostGroupsBeginsTheCountAnew) {

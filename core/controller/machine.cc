@@ -123,6 +123,7 @@ void Machine::on(const Started& e) {
   job_.is_roster_stored = assembled();
   rendezvous_.go_on();
   if (!job_.has_ended()) job_.key_values.restore(e.kept, e.writers);
+  remarks_.restore(e.remarks);
   hosts_.miss_all();
   if (job_.has_ended()) {
     job_end_.go_on();
@@ -181,6 +182,7 @@ const Member* Machine::member_on(const Peer& peer) const {
 void Machine::on(const Received& e) {
   const Peer* peer = job_.connections.open(e.link);
   if (peer == nullptr) return;
+  job_.unix_ms = e.unix_ms;
   if (!is_for(peer->kind, e.message)) return reject_word(e.link, e.message);
   if (Agent* agent = job_.agents.find(e.link)) {
     hosts_.hear(*agent);
@@ -266,7 +268,10 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   }
   Agent& agent = job_.agents.enter(link, m.agent_id);
   const bool is_new = !std::exchange(agent.is_told, true);
-  if (is_new) recovery_.agent_came();
+  if (is_new) {
+    agent.remarks = m.remarks;
+    recovery_.agent_came();
+  }
   agent.host = m.host;
   agent.takes = m.takes;
   agent.spares = m.spares;

@@ -44,6 +44,10 @@ class Machine {
   // The formation without its roster.
   [[nodiscard]] const wire::Formation& head() const { return job_.formation; }
   [[nodiscard]] const KeyValues& key_values() const { return job_.key_values; }
+  // All were told to go on after a fault, and not all of them have made a step since.
+  [[nodiscard]] bool is_recovering() const {
+    return stage() == wire::Stage::kRunning && generation() > 1 && !rendezvous_.is_proven();
+  }
   [[nodiscard]] bool assembled() const { return job_.roster.assembled(); }
   [[nodiscard]] const std::vector<Member>& members() const { return job_.roster.members(); }
   [[nodiscard]] const Member* find(const std::string& node_id) const {
@@ -54,8 +58,8 @@ class Machine {
   [[nodiscard]] bool waits_for_place(const std::string& node_id, std::int64_t pid) const;
   // Which ranks hold up the others (kHoldsUp).
   [[nodiscard]] std::vector<wire::Reason> held_up_by() const { return stalls_.named(); }
-  // What users were told that ranks remark, and of lost pages, in order.
-  [[nodiscard]] const std::vector<wire::Reason>& remarks() const { return remarks_.all(); }
+  // What users were told of ranks, repairs, lost pages and drills, in order.
+  [[nodiscard]] const std::vector<wire::Remarked>& remarks() const { return remarks_.all(); }
   // How many members the rules have looked at so far: the part of the work that grows with the job.
   [[nodiscard]] std::uint64_t looks() const { return job_.roster.looks(); }
   // The processes that have come before the ranks are given, by node id.

@@ -53,6 +53,10 @@ class ControllerTest : public ::testing::Test {
       if (const auto* store = std::get_if<Store>(&action)) {
         ++stores;
         expect_readable(*store);
+        for (const auto& [number, remark] : store->remarks) {
+          ASSERT_EQ(number, remarks_.size() + 1);
+          remarks_.push_back(remark);
+        }
         apply(*store, record_);
       }
       if (const auto* send = std::get_if<Send>(&action)) {
@@ -195,7 +199,8 @@ class ControllerTest : public ::testing::Test {
 
   Options options_;
   std::optional<Machine> machine_;
-  wire::Formation record_;  // The formation on record.
+  wire::Formation record_;               // The formation on record,
+  std::vector<wire::Remarked> remarks_;  // and the remarks.
   std::map<Link, std::vector<wire::Message>> said_;
   std::optional<End> end_;
   bool left_ = false;

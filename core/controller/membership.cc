@@ -320,6 +320,7 @@ void Membership::take_over(Rank rank, Link link, const wire::Register& m) {
   });
   // The former process's progress binds only that one.
   roster_.set_version(member, formation_.version);
+  roster_.set_stepped(member, {});
   roster_.hear(member, job_.now);
   roster_.advance(member, SeatEvent::kTakenOver);
   attach(member, link, m);

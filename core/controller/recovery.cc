@@ -74,8 +74,8 @@ void Recovery::begin_without_pages(Rank rank, std::int64_t pages) {
                     .pid = seat.pid,
                     .count = pages,
                     .host = seat.host};
-  remarks_.tell(rank, lost);
   rendezvous_.begin(lost);
+  remarks_.tell(rank, lost);  // Afterwards: nobody waits for this to be durable.
 }
 
 // The rank's process has said what can not be, so it is not trusted with the state. It is ended,

@@ -1,9 +1,8 @@
 // Remarks: what all users of the job are told on their terminals, though it decides nothing. Each
-// agent is told each of them once, also one that connects later.
+// agent is told each of them once, also one that connects later. The journal keeps them, so a
+// scheduler that is started again knows them all.
 #pragma once
 
-#include <map>
-#include <string>
 #include <vector>
 
 #include "core/controller/job.h"
@@ -14,17 +13,17 @@ class Remarks {
  public:
   explicit Remarks(Job& job) : job_(job) {}
 
-  static constexpr std::size_t kMost = 200;  // In a job. All that come later are left out.
-
   void tell(Rank rank, const wire::Reason& what);
-  [[nodiscard]] bool is_full() const { return all_.size() >= kMost / 2; }  // For drills.
-  void tell_again();  // To agents that have come since.
-  [[nodiscard]] const std::vector<wire::Reason>& all() const { return all_; }
+  [[nodiscard]] bool is_full() const {
+    return all_.size() >= wire::kMaxRemarks / 2;
+  }                                                // For drills.
+  void tell_again();                               // To agents that have come since.
+  void restore(std::vector<wire::Remarked> kept);  // Those in the journal.
+  [[nodiscard]] const std::vector<wire::Remarked>& all() const { return all_; }  // In order.
 
  private:
   Job& job_;
-  std::vector<wire::Reason> all_;            // In order,
-  std::map<std::string, std::size_t> told_;  // and how many by each agent, by its id.
+  std::vector<wire::Remarked> all_;
 };
 
 }  // namespace holdfast::controller

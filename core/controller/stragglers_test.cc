@@ -26,8 +26,8 @@ class StragglersTest : public ControllerTest {
   }
   std::vector<Reason> slow() {
     std::vector<Reason> all;
-    for (const Reason& remark : machine_->remarks()) {
-      if (remark.kind == Reason::Kind::kSlow) all.push_back(remark);
+    for (const auto& remark : machine_->remarks()) {
+      if (remark.what.kind == Reason::Kind::kSlow) all.push_back(remark.what);
     }
     return all;
   }

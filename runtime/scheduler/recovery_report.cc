@@ -1,5 +1,7 @@
 #include "runtime/scheduler/recovery_report.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
@@ -12,6 +14,7 @@ namespace holdfast::runtime {
 namespace {
 
 using Kind = controller::Note::Kind;
+using wire::Ending;
 
 // How old a detection may be. An agent on another host has another clock, so an older one, or one
 // in the future, is not believed.
@@ -37,19 +40,38 @@ std::string phase(const char* name, const RecoveryReport& report,
 // Long lists help nobody.
 constexpr std::size_t kMostListed = 64;
 
-// Of the wall clock, in UTC, as ISO 8601 has it.
-std::string in_words(std::int64_t unix_ms) {
-  const auto seconds = static_cast<std::time_t>(unix_ms / 1000);
-  std::tm utc{};
-  ::gmtime_r(&seconds, &utc);
-  char text[40];
-  const std::size_t length = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &utc);
-  std::snprintf(text + length, sizeof text - length, ".%03dZ", static_cast<int>(unix_ms % 1000));
-  return text;
-}
-
 nlohmann::ordered_json rank_or_null(Rank rank) {
   return rank == kNoRank ? nlohmann::ordered_json() : nlohmann::ordered_json(rank);
+}
+
+bool lacks_how(const Fault& fault) {
+  return fault.what.kind == wire::Reason::Kind::kRankLost &&
+         fault.what.ending.kind == Ending::Kind::kUnknown;
+}
+
+// Whether this may be how a process ends when somebody interrupts the whole job.
+bool is_of_interrupt(const Fault& fault) {
+  const Ending& ending = fault.what.ending;
+  const bool has_code =
+      ending.kind == Ending::Kind::kSignalled || ending.kind == Ending::Kind::kExited;
+  const std::int32_t signal =
+      ending.kind == Ending::Kind::kExited ? ending.code - 128 : ending.code;
+  return lacks_how(fault) || (fault.what.kind == wire::Reason::Kind::kRankLost && has_code &&
+                              (signal == SIGINT || signal == SIGTERM));
+}
+
+nlohmann::ordered_json in_json(const RecoveryReport& report, const Fault& fault) {
+  const bool was_waited_for = fault.waited && fault.what.ending.kind == Ending::Kind::kWasHung;
+  return {
+      {"rank", rank_or_null(fault.what.rank)},
+      {"pid",
+       fault.what.pid == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(fault.what.pid)},
+      {"cause", wording::in_words(fault.what)},
+      {"seen_by", wording::seen_by(fault.what)},
+      {"after_ms", since(report, fault.at)},
+      {"waited_ms", was_waited_for ? nlohmann::ordered_json(milliseconds(*fault.waited))
+                                   : nlohmann::ordered_json()},
+      {"drill", fault.drill == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(fault.drill)}};
 }
 
 nlohmann::ordered_json in_json(const RecoveryReport& report, const Successor& successor) {
@@ -84,11 +106,21 @@ std::size_t left_out(const std::vector<Entry>& list) {
 
 }  // namespace
 
+std::string utc(std::int64_t unix_ms) {
+  const auto seconds = static_cast<std::time_t>(unix_ms / 1000);
+  std::tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  char text[40];
+  const std::size_t length = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
+  std::snprintf(text + length, sizeof text - length, ".%03dZ", static_cast<int>(unix_ms % 1000));
+  return text;
+}
+
 std::string to_json(const RecoveryReport& report) {
   const nlohmann::ordered_json json = {
       {"recovery", report.number},
       {"generation", report.generation},
-      {"cause", wording::in_words(report.cause)},
+      {"cause", wording::in_words(report.cause())},
       {"ranks", report.ranks},
       {"version", report.version},
       {"steps_lost",
@@ -99,11 +131,14 @@ std::string to_json(const RecoveryReport& report) {
       {"repair_ms", since(report, report.repair)},
       {"resume_ms", since(report, report.resume)},
       {"first_step_ms", since(report, report.first_step)},
-      {"at", in_words(report.unix_ms)},
-      {"seen_by", wording::seen_by(report.cause)},
+      {"over_ms", since(report, report.over)},
+      {"at", utc(report.unix_ms)},
+      {"seen_by", wording::seen_by(report.cause())},
+      {"faults", first_of(report, report.faults)},
       {"successors", first_of(report, report.successors)},
       {"rebuilt", first_of(report, report.rebuilt)},
-      {"left_out", left_out(report.successors) + left_out(report.rebuilt)}};
+      {"left_out",
+       left_out(report.faults) + left_out(report.successors) + left_out(report.rebuilt)}};
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -117,38 +152,54 @@ std::string in_words(const RecoveryReport& report) {
       report.resume ? cat("training went on after step ", report.version, " as generation ",
                           report.generation, "; steps lost: ", report.steps_lost)
                     : "it was not completed";
-  return cat("recovery ", report.number, ": ", wording::in_words(report.cause), "; ", outcome,
-             phases);
+  std::string faults;
+  for (std::size_t i = 0; i < std::min(report.faults.size(), kMostListed); ++i) {
+    faults += cat(i == 0 ? "" : "; then ", wording::in_words(report.faults[i].what));
+  }
+  return cat("recovery ", report.number, ": ", faults, "; ", outcome, phases);
 }
 
 bool lacks_how(const RecoveryReport& report) {
-  return report.cause.kind == wire::Reason::Kind::kRankLost &&
-         report.cause.ending.kind == wire::Ending::Kind::kUnknown;
+  return std::any_of(report.faults.begin(), report.faults.end(),
+                     [](const Fault& fault) { return lacks_how(fault); });
 }
 
 bool complete(RecoveryReport& report, const controller::Note& how) {
-  const bool same = report.cause.rank == how.reason.rank && report.cause.pid == how.reason.pid;
-  if (!lacks_how(report) || !same) return false;
-  report.cause = how.reason;
-  return true;
+  for (Fault& fault : report.faults) {
+    const bool same = fault.what.rank == how.reason.rank && fault.what.pid == how.reason.pid;
+    if (!lacks_how(fault) || !same) continue;
+    fault.what = how.reason;
+    return true;
+  }
+  return false;
 }
 
 void RecoveryLog::begin(Instant now, const controller::Note& note) {
   const Instant told{static_cast<Instant::rep>(note.detected_ns)};
   const bool believable = note.detected_ns != 0 && told <= now && now - told < kBelievable;
+  const Instant detected = believable ? told : now;
   current_ = RecoveryReport{.number = ++number_,
                             .generation = note.generation,
-                            .cause = note.reason,
+                            .faults = {},
                             .version = note.version,
-                            .detected = believable ? told : now};
+                            .detected = detected};
+  add_fault(detected, note.reason);
+}
+
+void RecoveryLog::add_fault(Instant at, const wire::Reason& what) {
+  Fault& fault = current_->faults.emplace_back(Fault{.what = what, .at = at});
+  const auto held = held_up_.find(what.rank);
+  if (held == held_up_.end() || held->second.pid != what.pid) return;
+  fault.waited = at - held->second.since;
+  held_up_.erase(held);
 }
 
 std::optional<RecoveryReport> RecoveryLog::note(Instant now, const controller::Note& note) {
   std::optional<RecoveryReport> finished;
   switch (note.kind) {
     case Kind::kFault:
-      if (current_ && current_->resume) finished = finish();
-      if (!current_) begin(now, note);
+      if (current_ && current_->resume) finished = take(now);
+      current_ ? add_fault(now, note.reason) : begin(now, note);
       if (std::find(current_->ranks.begin(), current_->ranks.end(), note.rank) ==
           current_->ranks.end()) {
         current_->ranks.push_back(note.rank);
@@ -156,8 +207,13 @@ std::optional<RecoveryReport> RecoveryLog::note(Instant now, const controller::N
       break;
     case Kind::kStop:
       if (note.generation <= 1) break;  // The job's start is no recovery.
-      if (current_ && current_->resume) finished = finish();
-      if (!current_) begin(now, note);
+      if (current_ && current_->resume) finished = take(now);
+      if (!current_) {
+        begin(now, note);
+      } else if (note.reason.kind == wire::Reason::Kind::kGroupLost ||
+                 note.reason.kind == wire::Reason::Kind::kPagesLost) {
+        add_fault(now, note.reason);  // All others are told by a kFault, or are none.
+      }
       current_->generation = note.generation;
       if (!current_->stop) current_->stop = now;
       break;
@@ -186,24 +242,40 @@ std::optional<RecoveryReport> RecoveryLog::note(Instant now, const controller::N
       current_->resume = now;
       current_->version = note.version;
       // For a move, the reason of the resume says how the move ended.
-      if (current_->cause.kind == wire::Reason::Kind::kMoves) current_->cause = note.reason;
+      if (current_->cause().kind == wire::Reason::Kind::kMoves) {
+        current_->faults.front().what = note.reason;
+      }
       break;
     case Kind::kRecovered:
       if (!current_ || !current_->resume) break;
       current_->first_step = now;
-      finished = finish();
+      finished = take(now);
+      break;
+    case Kind::kHeldUp:
+      held_up_[note.rank] = {note.reason.pid, now - std::chrono::milliseconds(note.reason.count)};
       break;
     case Kind::kRefused:
     case Kind::kTaken:
-    case Kind::kHeldUp:
     case Kind::kRemark:
       break;
   }
   return finished;
 }
 
-std::optional<RecoveryReport> RecoveryLog::finish() {
+std::optional<RecoveryReport> RecoveryLog::take(Instant now) {
+  if (current_) current_->over = now;
   return std::exchange(current_, std::nullopt);
+}
+
+std::optional<RecoveryReport> RecoveryLog::finish(Instant now, const wire::Reason& end) {
+  const bool is_interrupted = end.kind == wire::Reason::Kind::kInterrupted ||
+                              end.kind == wire::Reason::Kind::kSchedulerInterrupted;
+  if (is_interrupted && current_ && !current_->resume &&
+      is_of_interrupt(current_->faults.front())) {
+    current_.reset();
+    --number_;
+  }
+  return take(now);
 }
 
 }  // namespace holdfast::runtime

@@ -39,12 +39,12 @@ void ReportPublisher::remove() {
 
 void ReportPublisher::note(const controller::Note& note) {
   const bool is_how = note.kind == controller::Note::Kind::kHow;
-  if (is_how && held_ && complete(*held_, note)) publish();
+  if (is_how && held_ && complete(*held_, note) && !lacks_how(*held_)) publish();
   take(log_.note(io::Loop::now(), note));
 }
 
-void ReportPublisher::finish() {
-  take(log_.finish());
+void ReportPublisher::finish(const wire::Reason& end) {
+  take(log_.finish(io::Loop::now(), end));
   publish();
 }
 
@@ -69,6 +69,7 @@ void ReportPublisher::publish() {
 
 void ReportPublisher::publish(RecoveryReport report) {
   const auto now = std::chrono::system_clock::now() - (io::Loop::now() - report.detected);
+  for (Fault& fault : report.faults) fault.drill = drill_behind_(fault.what);
   report.unix_ms =
       std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count();
   say(in_words(report));

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "core/controller/events.h"
 #include "io/loop.h"
@@ -14,17 +16,24 @@ namespace holdfast::runtime {
 
 class ReportPublisher {
  public:
+  // The number of the remark of the drill that has ordered this fault; 0: none has.
+  using DrillBehind = std::function<std::uint64_t(const wire::Reason&)>;
+
   // `directory`: the job's runtime folder. `recoveries`: how many the job has had so far. Requires:
   // `loop` outlives the publisher, and the publisher outlives the loop's run.
-  ReportPublisher(io::Loop& loop, const std::string& directory, std::uint64_t recoveries)
-      : loop_(loop), directory_(directory), log_(recoveries) {}
+  ReportPublisher(io::Loop& loop, const std::string& directory, std::uint64_t recoveries,
+                  DrillBehind drill_behind)
+      : loop_(loop),
+        directory_(directory),
+        log_(recoveries),
+        drill_behind_(std::move(drill_behind)) {}
 
   void load();    // Reads the reports of this scheduler's predecessor.
   void remove();  // Removes the file: it is of a dead job of the same name.
 
   void note(const controller::Note& note);
-  // The job has ended: publishes what is known of the last recovery.
-  void finish();
+  // The job has ended, for this reason: publishes what is known of the last recovery.
+  void finish(const wire::Reason& end);
   // Writes the job's status into its last_status.json.
   void keep(const std::string& status) const;
   void publish();  // Publishes the report that is held, if there is one.
@@ -39,7 +48,8 @@ class ReportPublisher {
   const std::string directory_;
   const std::string path_ = directory_ + "/recoveries.jsonl";
   RecoveryLog log_;
-  std::optional<RecoveryReport> held_;  // Until it is known how its first rank died.
+  const DrillBehind drill_behind_;
+  std::optional<RecoveryReport> held_;  // Until it is known how its ranks died.
   std::deque<std::string> newest_;
 };
 

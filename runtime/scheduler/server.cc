@@ -26,6 +26,7 @@ constexpr Duration kProbePatience = std::chrono::seconds(1);
 constexpr Duration kProofPatience = std::chrono::seconds(5);  // For a worker's process to end.
 constexpr std::size_t kReasonsKept = 8;
 constexpr Duration kRefusedPause = std::chrono::minutes(1);
+constexpr Duration kBetweenStatuses = std::chrono::seconds(1);
 constexpr Duration kUntilTrim = std::chrono::seconds(1);
 constexpr Duration kLastWords = std::chrono::milliseconds(300);
 constexpr Duration kLinger = std::chrono::seconds(3);          // After the end, for latecomers.
@@ -62,7 +63,10 @@ Server::Server(io::Loop& loop, Opened opened)
     : loop_(loop),
       opened_(std::move(opened)),
       machine_(machine_options(opened_), opened_.memory.formation),
-      reports_(loop, opened_.directory, opened_.memory.formation->recoveries) {
+      reports_(loop, opened_.directory, opened_.memory.formation->recoveries,
+               [this](const auto& fault) {
+                 return controller::drill_behind(fault, machine_.remarks());
+               }) {
   opened_.memory.formation->roster = {};  // The machine has it.
 }
 
@@ -87,7 +91,8 @@ int Server::run(io::Listener& listener, io::Membership membership) {
   loop_.on_signals({SIGINT, SIGTERM}, [this](int signal) { interrupted(signal); });
   loop_.post([&] {
     step(controller::Started{std::exchange(opened_.memory.kept, {}),
-                             std::exchange(opened_.memory.writers, {})});
+                             std::exchange(opened_.memory.writers, {}),
+                             std::exchange(opened_.memory.remarks, {})});
     look_for_locals();
     listener.serve(listening(std::move(membership)));
   });
@@ -141,7 +146,9 @@ void Server::received(Link link, wire::Message message) {
   }
   if (const auto* who = std::get_if<wire::Register>(&message)) remember_local(link, *who);
   if (const auto* get = std::get_if<wire::Get>(&message)) answers_.withdraw(link, get->id);
-  step(controller::Received{link, std::move(message)});
+  const auto clock = std::chrono::system_clock::now().time_since_epoch();
+  const auto unix_ms = std::chrono::duration_cast<std::chrono::milliseconds>(clock).count();
+  step(controller::Received{link, std::move(message), unix_ms});
 }
 
 std::string Server::status() const {
@@ -237,7 +244,7 @@ void Server::carry_out(const Note& action) {
   if (action.kind == Note::Kind::kFault) say(cat("fault: ", text));
   if (action.kind == Note::Kind::kHeldUp || action.kind == Note::Kind::kRemark) {
     say(text);
-    reports_.keep(status());  // In case that all is killed.
+    keep_status();
   }
   if (action.kind == Note::Kind::kRefused) say(cat("refused: ", text));
   if (action.kind == Note::Kind::kTaken) {
@@ -252,7 +259,7 @@ void Server::carry_out(const Note& action) {
 }
 
 void Server::carry_out(const controller::End& action) {
-  reports_.finish();
+  reports_.finish(action.reason);
   const std::string reason = wording::in_words(action.reason);
   say(cat("the job has ", action.success ? "ended" : "failed", ": ", reason));
   opened_.trace.event("end", {{"success", action.success}, {"reason", reason}});
@@ -264,6 +271,22 @@ void Server::carry_out(const controller::Leave& action) {
   leaves_ = !action.lingers;
   loop_.after(kLinger, [this] { loop_.stop(); });
   stop_if_alone();
+}
+
+// Writes the status down, in case that all is killed: at once, but not more than once a second.
+void Server::keep_status() {
+  if (keeps_later_ || ended_) return;
+  const Instant now = io::Loop::now();
+  if (kept_at_ && now - *kept_at_ < kBetweenStatuses) {
+    keeps_later_ = true;
+    loop_.at(*kept_at_ + kBetweenStatuses, [this] {
+      keeps_later_ = false;
+      keep_status();
+    });
+    return;
+  }
+  kept_at_ = now;
+  reports_.keep(status());
 }
 
 void Server::watch_agent() {

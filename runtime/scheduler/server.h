@@ -69,6 +69,7 @@ class Server {
   void prove_dead(const LocalWorker& local, Instant until, Duration next);
   void watch_agent();
   void note_in_trace(const controller::Note& note);
+  void keep_status();
   void stop_if_alone();
   void interrupted(int signal);
   void clean_up();
@@ -101,6 +102,8 @@ class Server {
   TakenPlaces taken_;
   io::Loop::TimerId timer_ = io::Loop::TimerId::kNone;
   std::optional<Instant> timer_at_;
+  std::optional<Instant> kept_at_;  // When the status was written last,
+  bool keeps_later_ = false;        // and whether it will be once more.
   bool under_tls_ = false;
   bool ended_ = false;
   bool leaves_ = false;  // Stops the loop once no link is left.

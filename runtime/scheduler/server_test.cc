@@ -1,6 +1,8 @@
 #include "runtime/scheduler/server.h"
 
 #include <gtest/gtest.h>
+#include <sys/inotify.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,7 +14,10 @@
 
 #include "base/text.h"
 #include "io/journal_testing.h"
+#include "os/fd.h"
+#include "os/files.h"
 #include "os/testing.h"
+#include "runtime/jobs/job_files.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -66,6 +71,8 @@ class ServerTest : public testing::Test {
       said_.push_back(cat("got ", got->found ? cat(got->key, '=', got->value) : "nothing"));
     } else if (const auto* kept = std::get_if<wire::Kept>(&message)) {
       said_.push_back(cat("kept ", kept->id));
+    } else if (std::holds_alternative<wire::Assignment>(message)) {
+      said_.emplace_back("assignment");
     } else if (std::holds_alternative<wire::StatusReply>(message)) {
       said_.emplace_back("status");
     }
@@ -118,6 +125,50 @@ TEST_F(ServerTest, AnswersWhileItsJournalIsWritten) {
             50);
   ASSERT_EQ(hand_->stored.size(), 2U) << "what came meanwhile was one transaction";
   EXPECT_EQ(hand_->stored[1].kept.size(), 49U);
+}
+
+// Many remarks at once are few writes of the status, and the last one tells of all.
+TEST_F(ServerTest, WritesTheStatusSeldomForRemarks) {
+  const os::Fd watch(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+  ASSERT_GE(::inotify_add_watch(watch.get(), folder_.path().c_str(), IN_MOVED_TO), 0);
+  hand_->let_go();
+  const std::vector<std::shared_ptr<io::Connection>> ranks{connect(), connect()};
+  for (std::uint64_t rank = 0; rank < 2; ++rank) {
+    ranks[rank]->send(wire::Register{.job = "job",
+                                     .node_id = cat(rank),
+                                     .incarnation = rank + 1,
+                                     .host = "host",
+                                     .pid = 1,
+                                     .memory = "memory"});
+  }
+  heard(2);
+  const auto remark = [&](const std::string& what) {
+    ranks[0]->send(wire::Remark{{.kind = wire::Reason::Kind::kReplicas, .detail = what}});
+  };
+  std::size_t writes = 0;
+  // Whether the file tells of this remark by and by.
+  const auto is_told = [&](const std::string& what) {
+    for (int tries = 0; tries < 600; ++tries) {
+      alignas(inotify_event) char events[4096];
+      for (ssize_t got = 0; (got = ::read(watch.get(), events, sizeof events)) > 0;) {
+        for (ssize_t at = 0; at < got; ++writes) {
+          at += static_cast<ssize_t>(sizeof(inotify_event)) +
+                reinterpret_cast<const inotify_event*>(events + at)->len;
+        }
+      }
+      const auto kept = os::read_file(folder_ / kLastStatus);
+      if (kept && kept->find(what) != std::string::npos) return true;
+      loop_.after(std::chrono::milliseconds(100), [this] { loop_.stop(); });
+      loop_.run();
+    }
+    return false;
+  };
+  remark("the first");
+  ASSERT_TRUE(is_told("the first"));
+  for (int i = 0; i < 50; ++i) remark(cat("no. ", i));
+  remark("the last");
+  ASSERT_TRUE(is_told("the last"));
+  EXPECT_LT(writes, 25U);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/loop.h"
+#include "runtime/scheduler/recovery_report.h"
 #include "wording/reasons.h"
 
 namespace holdfast::runtime {
@@ -28,6 +29,12 @@ const char* in_words(Stage stage) {
       return "ended";
   }
   return "unknown";
+}
+
+const char* state_of(const controller::Machine& machine) {
+  const bool is_running = machine.stage() == Stage::kRunning;
+  if (is_running && !machine.held_up_by().empty()) return "standing still";
+  return machine.is_recovering() ? "recovering" : in_words(machine.stage());
 }
 
 const char* state_of(const controller::Member& member, Stage stage) {
@@ -61,13 +68,48 @@ nlohmann::ordered_json time_of(const controller::Member& member, std::uint32_t u
   return member.own_us == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(us / 1000.0);
 }
 
+// Of what the remark is, in a word for programs.
+const char* kind_of(const wire::Reason& remark) {
+  switch (remark.kind) {
+    case wire::Reason::Kind::kDrill:
+      return "drill";
+    case wire::Reason::Kind::kSlow:
+      return "slow";
+    case wire::Reason::Kind::kReplicas:
+      return "replicas";
+    case wire::Reason::Kind::kPagesLost:
+      return "pages";
+    case wire::Reason::Kind::kDamaged:
+      return "damaged";
+    default:
+      return "other";
+  }
+}
+
+nlohmann::ordered_json describe(const wire::Remarked& remark, std::uint64_t number) {
+  const auto& [unix_ms, what] = remark;
+  return {
+      {"remark", number},
+      {"at", unix_ms == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(utc(unix_ms))},
+      {"kind", kind_of(what)},
+      {"rank", what.rank == kNoRank ? nlohmann::ordered_json() : nlohmann::ordered_json(what.rank)},
+      {"pid", what.pid == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(what.pid)},
+      {"sentence", wording::in_words(what)}};
+}
+
+// A successor that has not reported yet: nobody knows its step.
+bool is_unknown(const controller::Member& member, Rank rank) {
+  return rank != kNoRank && !member.joined;
+}
+
 nlohmann::ordered_json describe(const controller::Member& member, Rank rank, Stage stage) {
   return {{"rank", rank == kNoRank ? nullptr : nlohmann::ordered_json(rank)},
           {"node_id", member.seat.node_id},
           {"pid", member.seat.pid},
           {"host", member.seat.host},
           {"state", state_of(member, stage)},
-          {"version", member.version},
+          {"version", is_unknown(member, rank) ? nlohmann::ordered_json()
+                                               : nlohmann::ordered_json(member.version)},
           {"step_age_s", age_of_step(member)},
           {"own_step_ms", time_of(member, member.own_us)},
           {"between_ms", time_of(member, member.between_us)},
@@ -95,8 +137,9 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
     ranks.push_back(describe(member, kNoRank, head.stage));
   }
   for (const auto& member : machine.members()) {
-    least = std::min(least, member.version);
-    ranks.push_back(describe(member, static_cast<Rank>(ranks.size()), head.stage));
+    const auto rank = static_cast<Rank>(ranks.size());
+    if (!is_unknown(member, rank)) least = std::min(least, member.version);
+    ranks.push_back(describe(member, rank, head.stage));
   }
   auto spares = nlohmann::ordered_json::array();
   auto rehearsals = nlohmann::ordered_json::array();
@@ -125,10 +168,13 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
     holds_up.push_back({{"rank", reason.rank}, {"sentence", wording::in_words(reason)}});
   }
   auto remarks = nlohmann::ordered_json::array();
+  std::uint64_t number = 0;
   for (const auto& remark : machine.remarks()) {
+    ++number;
     // The recovery's report says the same.
-    const bool is_cause = remark.kind == wire::Reason::Kind::kPagesLost && remark.detail.empty();
-    if (!is_cause) remarks.push_back(wording::in_words(remark));
+    const wire::Reason& what = remark.what;
+    const bool is_cause = what.kind == wire::Reason::Kind::kPagesLost && what.detail.empty();
+    if (!is_cause) remarks.push_back(describe(remark, number));
   }
   auto recoveries = nlohmann::ordered_json::array();
   for (const auto& report : reports) {
@@ -136,9 +182,9 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
     if (json.is_object()) recoveries.push_back(std::move(json));
   }
   const nlohmann::ordered_json json = {{"job", head.job},
-                                       {"state", in_words(head.stage)},
+                                       {"state", state_of(machine)},
                                        {"generation", head.generation},
-                                       {"version", least == kNoVersion ? 0 : least},
+                                       {"version", least == kNoVersion ? head.version : least},
                                        {"world_size", world_size},
                                        {"tls", under_tls},
                                        {"recoveries", head.recoveries},

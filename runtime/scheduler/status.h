@@ -9,8 +9,9 @@
 
 namespace holdfast::runtime {
 
-// JSON: {"job":…, "state":"running", "generation":…, "version":…, "world_size":…, "recoveries":…,
-// "cause":…, "ranks":[{"rank":0,"node_id":…,"pid":…,"host":…,"state":…,"version":…,"loss":…}],
+// JSON: {"job":…, "state":"running" (or what all do instead), "generation":…, "version":…,
+// "world_size":…, "recoveries":…, "cause":…,
+// "ranks":[{"rank":0,"node_id":…,"pid":…,"host":…,"state":…,"version":…,"loss":…}],
 // "recovery_reports":[as in recoveries.jsonl, newest last]}. version: the least that all ranks are
 // known to have reached. `reports`: lines of recoveries.jsonl, newest last.
 std::string status_json(const controller::Machine& machine, std::int32_t world_size, bool under_tls,

@@ -153,6 +153,7 @@ class ControllerPlayer : public Player {
     if (durable_) controller::apply(oldest, *durable_);
     for (const auto& pair : oldest.kept) durable_values_[pair.key] = pair;
     for (const auto& last : oldest.writers) durable_writers_[last.writer] = last;
+    for (const auto& [number, remark] : oldest.remarks) durable_remarks_.push_back(remark);
   }
 
   // A standing group: N ranks, w0 to wN-1, with attempt 1 on links 1 to N, and their agent on link
@@ -195,6 +196,7 @@ class ControllerPlayer : public Player {
     controller::Started started;
     for (const auto& [key, pair] : durable_values_) started.kept.push_back(pair);
     for (const auto& [writer, last] : durable_writers_) started.writers.push_back(last);
+    started.remarks = durable_remarks_;
     return step(std::move(started));
   }
 
@@ -239,6 +241,7 @@ class ControllerPlayer : public Player {
   std::optional<wire::Formation> durable_;
   std::map<std::string, wire::KeyValue> durable_values_;
   std::map<std::uint64_t, wire::Writer> durable_writers_;
+  std::vector<wire::Remarked> durable_remarks_;
   std::deque<controller::Store> open_stores_;  // Handed out, not answered; the oldest first.
   Instant now_{};
 };
