@@ -23,7 +23,12 @@ hf_status hf_replicas(hf_session* s, const hf_replica* given, uint64_t count, ui
   arena::Arena& arena = runtime::arena_of(*s->session);
   const std::uint64_t all = arena.layout().private_bytes;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> places;
-  runtime::Replicas::Table table{.flip = s->flip, .step = step};
+  runtime::Replicas::Table table{.step = step};
+  if (s->flip) {  // It may be revoked before the table is given anew.
+    table.flip = [s](std::size_t replica, std::uint64_t byte, unsigned bit) {
+      return s->flip && s->flip(replica, byte, bit);
+    };
+  }
   for (std::uint64_t i = 0; i < count; ++i) {
     const auto [name, offset, bytes] = given[i];
     if (name == nullptr || offset > all || bytes > all - offset) {

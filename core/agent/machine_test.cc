@@ -591,18 +591,5 @@ TEST_F(AgentTest, LeavesTheAddressesOfAllToItsWorkers) {
   EXPECT_EQ(left_[1], after.whole());
 }
 
-TEST_F(AgentTest, EndsItsHostOnOrderIfItsJobTakesDrills) {
-  const wire::Drill kill{.kind = wire::DrillKind::kKill, .host = "host"};
-  const wire::Drill stop{.kind = wire::DrillKind::kStop, .host = "host"};
-  start();
-  step(Received{kill});
-  EXPECT_TRUE(ends_.empty());
-  EXPECT_EQ(told_.back().kind, Reason::Kind::kNoDrills);
-  takes_drills_ = true;
-  start();
-  for (const auto& drill : {stop, kill}) step(Received{drill});
-  EXPECT_EQ(ends_, (std::vector<bool>{true, false}));
-}
-
 }  // namespace
 }  // namespace holdfast::agent

@@ -166,7 +166,7 @@ TEST_F(HostDrillsTest, ReachTheHostsAgentAlone) {
   EXPECT_EQ(last<wire::Drill>(91)->kind, wire::DrillKind::kKill);
   for (const Link link : {1U, 2U, 3U, 90U}) EXPECT_EQ(last<wire::Drill>(link), nullptr) << link;
   ASSERT_EQ(machine_->remarks().size(), 1U);
-  EXPECT_EQ(machine_->remarks()[0], told);
+  EXPECT_EQ(machine_->remarks()[0].what, told);
 }
 
 TEST_F(HostDrillsTest, TheSchedulersHostIsSpared) {

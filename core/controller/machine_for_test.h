@@ -125,8 +125,8 @@ class ControllerTest : public ::testing::Test {
   }
 
   // What an observer who asks for this drill is told.
+  static constexpr Link kObserver = 70;
   wire::Reason ask(const wire::Drill& drill) {
-    constexpr Link kObserver = 70;
     if (!machine_->peers().contains(kObserver)) {
       step(Connected{kObserver, wire::PeerKind::kObserver});
     }

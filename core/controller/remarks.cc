@@ -23,6 +23,8 @@ void Remarks::tell(Rank rank, const wire::Reason& what) {
 void Remarks::tell_again() {
   if (all_.empty()) return;
   for (auto& [link, agent] : job_.agents.here()) {
+    // More than there are: of a former journal of this job.
+    agent.remarks = std::min<std::uint64_t>(agent.remarks, all_.size());
     while (agent.remarks < all_.size()) {
       const Reason& next = all_[agent.remarks++].what;
       job_.send(link, wire::Waiting{next, agent.remarks});

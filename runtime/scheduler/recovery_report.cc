@@ -49,6 +49,9 @@ bool lacks_how(const Fault& fault) {
          fault.what.ending.kind == Ending::Kind::kUnknown;
 }
 
+// How long the processes of a job that is interrupted take to end, at most.
+constexpr Duration kInterrupt = std::chrono::seconds(30);
+
 // Whether this may be how a process ends when somebody interrupts the whole job.
 bool is_of_interrupt(const Fault& fault) {
   const Ending& ending = fault.what.ending;
@@ -270,8 +273,9 @@ std::optional<RecoveryReport> RecoveryLog::take(Instant now) {
 std::optional<RecoveryReport> RecoveryLog::finish(Instant now, const wire::Reason& end) {
   const bool is_interrupted = end.kind == wire::Reason::Kind::kInterrupted ||
                               end.kind == wire::Reason::Kind::kSchedulerInterrupted;
-  if (is_interrupted && current_ && !current_->resume &&
-      is_of_interrupt(current_->faults.front())) {
+  const auto is_recent = [&] { return now - current_->faults.front().at < kInterrupt; };
+  if (is_interrupted && current_ && !current_->resume && is_recent() &&
+      std::all_of(current_->faults.begin(), current_->faults.end(), is_of_interrupt)) {
     current_.reset();
     --number_;
   }

@@ -124,8 +124,8 @@ void Drills::come(Doing phase, StateStore& store) {
         say("this process spins");
         spin(time_of(drill));
         break;
-      case DrillKind::kSlow:
-        std::this_thread::sleep_for(time_of(drill));
+      case DrillKind::kSlow:  // A face may come to a phase twice in a step.
+        if (std::exchange(slowed_, step) != step) std::this_thread::sleep_for(time_of(drill));
         break;
       case DrillKind::kPage:
         lose_page(drill.seed, store);

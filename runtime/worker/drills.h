@@ -49,6 +49,7 @@ class Drills {
   std::mutex mutex_;
   std::vector<wire::Drill> drills_;
   std::atomic<std::size_t> waiting_ = 0;
+  Version slowed_ = kNoVersion;  // The newest step that a kSlow made longer.
   std::vector<std::string> names_;
   std::function<std::span<std::byte>(std::size_t)> bytes_of_;
   Flip flip_;

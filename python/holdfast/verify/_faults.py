@@ -101,14 +101,17 @@ class Orderer:
             with contextlib.suppress(FileExistsError), self._answer(drill).open("x") as answer:
                 words = [*("--job", self._job, "--rank", str(rank), "--phase", drill.phase)]
                 words += ["--for", _HANG] if drill.kind == "hang" else []
-                subprocess.run(
-                    [str(_PROGRAM), "inject", drill.kind, *words],
-                    stdin=subprocess.DEVNULL,
-                    stdout=answer,
-                    stderr=subprocess.STDOUT,
-                    timeout=_LIMIT_S,
-                    check=False,
-                )
+                try:
+                    subprocess.run(
+                        [str(_PROGRAM), "inject", drill.kind, *words],
+                        stdin=subprocess.DEVNULL,
+                        stdout=answer,
+                        stderr=subprocess.STDOUT,
+                        timeout=_LIMIT_S,
+                        check=False,
+                    )
+                except (OSError, subprocess.TimeoutExpired) as error:
+                    answer.write(f"{error}\n")  # The program goes on: this is not its fault.
 
     def _answer(self, drill: Drill) -> Path:
         return self._folder / f"ordered-{drill.number}"
@@ -124,15 +127,17 @@ def results(drills: Sequence[Drill], folder: Path) -> dict[int, str]:
         if _CAME[drill.kind] not in said:
             is_none = _NONE.get(drill.kind, "\0") in said
             found[drill.number] = NONE if is_none else NOT_REACHED
-        elif drill.rank in lost or _is_in(_NAMED.get(drill.kind), drill.rank, told):
+        elif _is_named(drill, told, lost):
             found[drill.number] = REACHED
         else:
             found[drill.number] = NOT_NAMED
     return found
 
 
-def _is_in(pattern: str | None, rank: int, text: str) -> bool:
-    return pattern is not None and re.search(pattern.format(rank), text) is not None
+def _is_named(drill: Drill, told: str, lost: set[int]) -> bool:
+    if drill.kind in _NAMED:
+        return re.search(_NAMED[drill.kind].format(drill.rank), told) is not None
+    return drill.rank in lost
 
 
 def _told(log: Path) -> tuple[str, set[int]]:
@@ -140,10 +145,12 @@ def _told(log: Path) -> tuple[str, set[int]]:
     text, lost = "", set[int]()
     with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
         status: Any = json.loads((log / "last_status.json").read_text())
-        text = "\n".join(remark for remark in status.get("remarks", []) if isinstance(remark, str))
+        text = "\n".join(remark["sentence"] for remark in status.get("remarks", []))
     with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
         for line in (log / "recoveries.jsonl").read_text().splitlines():
-            lost.update(json.loads(line)["ranks"])
+            recovery = json.loads(line)
+            lost.update(recovery["ranks"])
+            text += "".join(f"\n{fault['cause']}" for fault in recovery["faults"])
     return text, lost
 
 
