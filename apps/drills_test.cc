@@ -162,8 +162,8 @@ TEST(Drill, IsToldBeforeItsRecoveryAndAllInTheOrderOfTime) {
   const auto at = places_of(
       said.text,
       {"Job demo: it has ended: all is well\n2 recoveries; from a fault to the next step of all "
-       "ranks 3.5 s in all (1 came to no step: until it was cut short); before, ranks that hung "
-       "were waited for for 4.0 s.\n",
+       "ranks 3.5 s in all (1 came to no step: until it was cut short); before, 4.0 s of "
+       "waiting for ranks that hung.\n",
        "2026-11-29T09:00:00.000Z: rank 3 is slow.\n",
        "2026-11-29T08:00:00.000Z: drill: rank 1, ordered by holdfast inject.\nRecovery 1, ",
        "05.000Z: rank 1 was killed, as ordered by holdfast inject. Seen by its agent. Then, after "

@@ -210,7 +210,7 @@ std::string totals(const Story& story) {
       all == known ? "" : cat(", of which ", known, " are told here"),
       "; from a fault to the next step of all ranks ", seconds_of(without_steps), " in all",
       cut_short == 0 ? "" : cat(" (", cut_short, " came to no step: until it was cut short)"),
-      waited == 0 ? "" : cat("; before, ranks that hung were waited for for ", seconds_of(waited)),
+      waited == 0 ? "" : cat("; before, ", seconds_of(waited), " of waiting for ranks that hung"),
       '.');
 }
 
