@@ -89,7 +89,7 @@ TEST(Drill, ComesAndIsExplained) {
   for (const char* part :
        {"it has ended: all 2 ranks have ended in good order", "1 recovery; ",
         "was killed by signal 9", "Seen by the agent of its host. ", "took the place of rank 1",
-        "9 (SIGKILL), as ordered by holdfast inject.",
+        "9 (SIGKILL); holdfast inject had ordered such a fault of this process.",
         ", ordered by holdfast inject.\nRecovery 1, ",
         "found the state in memory. After the fault: told to stop ",
         "Training went on after step 349", "No step that a rank had told of as committed is lost.",
@@ -166,7 +166,8 @@ TEST(Drill, IsToldBeforeItsRecoveryAndAllInTheOrderOfTime) {
        "waiting for ranks that hung.\n",
        "2026-11-29T09:00:00.000Z: rank 3 is slow.\n",
        "2026-11-29T08:00:00.000Z: drill: rank 1, ordered by holdfast inject.\nRecovery 1, ",
-       "05.000Z: rank 1 was killed, as ordered by holdfast inject. Seen by its agent. Then, after "
+       "05.000Z: rank 1 was killed; holdfast inject had ordered such a fault of this process. Seen "
+       "by its agent. Then, after "
        "7.5 ms: rank 0 hung. The others had waited for it for 4.0 s. Seen by the scheduler. ",
        "Recovery 2, 2026-11-29T10:00:08.500Z: rank 0 died. ", "rank 4 is slow", "when?"});
   EXPECT_TRUE(std::is_sorted(at.begin(), at.end())) << said.text;

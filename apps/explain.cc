@@ -118,7 +118,8 @@ std::string what_failed(const Json& recovery) {
     if (!said.empty()) said += cat(" Then, after ", ms_of(fault, "after_ms"), ": ");
     const bool is_drill = number_of(fault, "drill").has_value();
     said += as_sentence(
-        cat(text_of(fault, "cause"), is_drill ? "; holdfast inject had ordered such a fault of this process" : ""));
+        cat(text_of(fault, "cause"),
+            is_drill ? "; holdfast inject had ordered such a fault of this process" : ""));
     if (const auto waited = number_of(fault, "waited_ms")) {
       said += cat(" The others had waited for it for ", seconds_of(*waited), '.');
     }

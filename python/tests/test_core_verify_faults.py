@@ -75,8 +75,10 @@ def test_core_verify_finds_a_fault_that_nobody_has_named(
     log = tmp_path / "log"
     log.mkdir()
     (log / "worker_1.log").write_text(said)
-    (log / "last_status.json").write_text(json.dumps({"remarks": remarks}))
-    (log / "recoveries.jsonl").write_text(json.dumps({"ranks": lost}) + "\n")
+    told = [{"kind": "replicas", "sentence": remark} for remark in remarks]
+    (log / "last_status.json").write_text(json.dumps({"remarks": told}))
+    faults = [{"cause": f"rank {rank} was killed"} for rank in lost]
+    (log / "recoveries.jsonl").write_text(json.dumps({"ranks": lost, "faults": faults}) + "\n")
     assert list(_faults.results([FLIP, KILL], tmp_path).values()) == results
 
 
