@@ -72,8 +72,8 @@ def draw(rng, number, worlds, kinds):
     for _ in range(rng.randrange(2, 6)):
         step += rng.randrange(APART, 54)  # The last one comes before the job's end.
         kind = rng.choice(kinds_in((workers, hosts), kinds))
-        # A bit that flips at another time may be in a step's sums before ranks are compared.
-        phase = rng.choice(["stage", "between"] if kind == "flip" else PHASES)
+        # A bit that flips at another time may be in a step's sums before ranks are compared, or vanish in its update.
+        phase = "between" if kind == "flip" else rng.choice(PHASES)
         scenario["drills"].append({"kind": kind, "rank": rng.randrange(workers), "step": step, "phase": phase})
         if kind == "flip" and workers == 2:
             break  # It ends the job.

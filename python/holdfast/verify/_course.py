@@ -105,7 +105,9 @@ class Course:
         say(f"{options.faults} faults of --seed {options.seed}")
         for sentence in without:
             say(sentence)
-        return _faults.orders(record, among, options.faults, options.spares, options.seed)
+        flips = "between" if options.kind == "native" else "stage"
+        spares, seed = options.spares, options.seed
+        return _faults.orders(record, among, options.faults, spares, seed, flips)
 
     def _can_be_compared_with(self, clean: Outcome) -> bool:
         """Return whether other runs can be compared with the first one. If not, say why."""

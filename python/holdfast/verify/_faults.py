@@ -64,9 +64,17 @@ def kinds(kind: str, ranks: int) -> tuple[list[str], list[str]]:
 
 
 def orders(
-    record: Record, among: Sequence[str], count: int, spares: Sequence[str], seed: int
+    record: Record,
+    among: Sequence[str],
+    count: int,
+    spares: Sequence[str],
+    seed: int,
+    flips: str = "stage",
 ) -> list[Order]:
-    """Return runs with `count` faults in all, or with as many as have their room in the steps."""
+    """Return runs with `count` faults in all.
+
+    `flips`: the phase of flipped bits. In C++ an update follows `stage`, which may round one away.
+    """
     rng, number = random.Random(seed), 0
     found: list[Order] = []
     room = max(1, min(_EACH, len(among), (record.steps - 1) // _APART))
@@ -77,7 +85,7 @@ def orders(
         for part, kind in zip(parts, rng.sample(list(among), few)):
             first = 1 + part * (record.steps - 1) // few
             last = max(first, (part + 1) * (record.steps - 1) // few - _APART)
-            phase = "stage" if kind == "flip" else rng.choice(_PHASES)
+            phase = flips if kind == "flip" else rng.choice(_PHASES)
             rank = rng.choice(sorted(record.ranks))
             drills.append(Drill(number, kind, rank, rng.randint(first, last), phase))
             number += 1
