@@ -114,8 +114,14 @@ def have_all_come(arguments, job, scenario):
         waits = drill["kind"] in ("hang", "spin") and scenario["workers"] == 1
         seconds = ["--for", 0.2] if waits else []
         came = inject(arguments, job, drill, *seconds)
-        while not came and "already" in drill["said"] and drill["step"] + APART < scenario["steps"]:  # The command was slow.
-            drill["step"] += APART
+        while not came and drill["step"] + APART < scenario["steps"]:
+            if "already" in drill["said"]:  # The command was slow.
+                drill["step"] += APART
+            elif "does not train" not in drill["said"]:
+                raise Violation(f"refused: {drill} ({scenario})")
+            # Else the rank's process is being replaced.
+            elif not job.until(lambda t, n=job.trace.newest_step(): t.newest_step() > n, what="the next step"):
+                break
             came = inject(arguments, job, drill, *seconds)
         if came:
             done.append(drill)
