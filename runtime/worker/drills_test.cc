@@ -113,7 +113,12 @@ TEST_F(DrillsTest, SlownessStaysAndAHangEnds) {
     drills_.begin(phase, *store_);
     return io::Loop::now() - began;
   };
-  for (int times = 0; times < 2; ++times) EXPECT_GE(takes(Doing::kComputing), 20ms);
+  for (Version n = 1; n <= 2; ++n) {
+    EXPECT_GE(takes(Doing::kComputing), 20ms);
+    EXPECT_LT(takes(Doing::kComputing), 20ms) << "once in a step";
+    store_->stage(n, {});
+    store_->update(1);
+  }
   for (const Doing phase : {Doing::kSumming, Doing::kCommitting}) EXPECT_GE(takes(phase), 20ms);
 }
 

@@ -179,6 +179,8 @@ class Faces(unittest.TestCase):
         for agent in agents:
             self.assertEqual(agent.wait(LIMIT_S), 0, self.said(name))
         logs = [(self.folder / name / f"log{rank}" / f"worker_{rank}.log").read_text() for rank in (0, 1)]
+        for log in logs:
+            assert "done after step" in log, self.said(name)
         return [log[log.index("done after step"):].split("\n")[0] for log in logs]
 
     def test_mindspore_a_lost_host_costs_no_bit(self):
