@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from holdfast.verify import _faults, _files, _prints
 from holdfast.verify._culprit import Remembered, Source, culprits
@@ -12,6 +13,8 @@ from holdfast.verify._launch import Outcome
 from holdfast.verify._options import Options
 from holdfast.verify._places import IN_STEP, Drill, Kill
 from holdfast.verify._records import Record
+
+_FLIP_LATE: Final = 2  # Steps from a flip's order to the step in which it comes, at most.
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,9 @@ def _states(clean: Record, other: Record, drills: Sequence[Drill] = ()) -> _Firs
         for n, state in sorted(rank.states, key=lambda pair: pair[0]):
             before = was.get(n)
             if before is not None and before != state:
-                # A flipped bit is repaired before the next step.
-                is_flip = flips.get(number, n) < n and n + 1 in now
+                # A flipped bit is repaired before the next step. It comes in the step after its
+                # order, or in the one after that.
+                is_flip = 0 < n - flips.get(number, n) <= _FLIP_LATE and n + 1 in now
                 if is_flip and now[n + 1] == was.get(n + 1):
                     continue
                 names = [m for m in {**before, **state} if before.get(m) != state.get(m)]
