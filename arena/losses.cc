@@ -65,12 +65,15 @@ class Finder {
 
 }  // namespace
 
+os::LossList losses_of(const Arena& arena) {
+  os::LossList losses{.count = load(arena.losses().count)};
+  std::copy_n(arena.losses().losses, losses.all().size(), losses.losses);
+  return losses;
+}
+
 Damage damage_of(const Arena& arena, std::uint64_t shared_bytes, bool may_have_updated) {
-  // The handler may add to the list meanwhile: what is counted here is complete.
-  const std::uint64_t count = load(arena.losses().count);
-  if (arena.fresh() || count == 0) return {};
-  os::LossList losses = arena.losses();
-  losses.count = count;
+  if (arena.fresh() || load(arena.losses().count) == 0) return {};
+  const os::LossList losses = losses_of(arena);
   std::vector<Version> versions{arena.version()};
   if (arena.staged() != arena.version()) versions.push_back(arena.staged());
   const Layout& layout = arena.layout();

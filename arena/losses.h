@@ -20,6 +20,9 @@ struct Damage {
   [[nodiscard]] bool any() const { return is_private || !shared.empty(); }
 };
 
+// What is listed now. The handler may add to the list meanwhile: what is counted here is complete.
+[[nodiscard]] os::LossList losses_of(const Arena& arena);
+
 // The damage to `arena`: to its committed version, and to a staged one. `shared_bytes`: so many of
 // the first private bytes are the same on all ranks. `may_have_updated`: an update may have used
 // pages after they were lost. Then what it made of them is lost as well: the same lines of the

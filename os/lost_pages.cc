@@ -96,7 +96,8 @@ bool repair(const Entry& entry, std::uintptr_t address, std::uint64_t bytes) {
   if (!done) {
     LossList& list = *entry.list;
     if (entry.file < 0) table.lost_privately.fetch_add(bytes / kPage, std::memory_order_release);
-    const std::uint64_t n = list.count;
+    // Whoever has cleared the list has read it before.
+    const std::uint64_t n = std::atomic_ref(list.count).load(std::memory_order_acquire);
     if (n < LossList::kMost) list.losses[n] = {begin - entry.begin.load(), bytes};
     std::atomic_ref(list.count).store(n + 1, std::memory_order_release);
     // Whoever sees zeros sees this as well.
@@ -230,7 +231,7 @@ void lose_page(void* address) {
   const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(address) / kPage * kPage;
   constexpr int kHow = MAP_SHARED | MAP_FIXED;
   void* page = reinterpret_cast<void*>(begin);
-  if (::mmap(page, kPage, PROT_READ | PROT_WRITE, kHow, empty.get(), 0) == MAP_FAILED) std::abort();
+  if (!map(page, kPage, PROT_READ | PROT_WRITE, kHow, empty.get(), 0)) std::abort();
 }
 
 }  // namespace holdfast::os

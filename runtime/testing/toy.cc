@@ -108,11 +108,15 @@ class Thief {
             const std::uint64_t offset = layout.gradients_offset() + at;
             os::lose_page(first + at);
             const bool touches = random.below(2) == 0 || offset >= layout.private_offset(0);
-            if (touches) (void)*static_cast<volatile std::byte*>(first + at);
+            if (touches) touch(first + at);
           }
         }) {}
 
  private:
+  // The training thread may write to it at the same time: that is what is tried.
+  __attribute__((no_sanitize("thread"))) static void touch(volatile const std::byte* byte) {
+    (void)*byte;
+  }
   std::jthread thread_;
 };
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <map>
@@ -26,6 +27,12 @@
 
 namespace holdfast::runtime {
 namespace {
+
+// Another thread may write a loss down at the same time.
+std::uint64_t listed_in(const os::LossList& list) {
+  // atomic_ref wants a mutable object, although it only reads.
+  return std::atomic_ref(const_cast<std::uint64_t&>(list.count)).load(std::memory_order_acquire);
+}
 
 using namespace std::chrono_literals;
 
@@ -72,7 +79,7 @@ class ArenaStore final : public StateStore {
         arena_(std::move(arena)),
         privacy_(privacy) {
     open_held();
-    updated_at_ = arena_.losses().count > 0 ? kNoVersion : arena_.version();
+    updated_at_ = listed_in(arena_.losses()) > 0 ? kNoVersion : arena_.version();
     worker_.neighbours().serve_state([identity = identity_, privacy](Rank rank, Version version) {
       const Rank me = identity.rank;
       return state_file(rank == me ? path_of(identity, me) : path_of_held(identity, rank, me),
@@ -103,16 +110,16 @@ class ArenaStore final : public StateStore {
       losses.pages += std::exchange(waiting_, 0);
       if (!arena_.fresh()) arena_.unstage();
       std::erase_if(held_, [](const auto& entry) {
-        if (entry.second.losses().count == 0) return false;
+        if (listed_in(entry.second.losses()) == 0) return false;
         ::unlink(entry.second.path().c_str());
         return true;
       });
     }
-    const std::uint64_t listed = arena_.losses().count;
+    const std::uint64_t listed = listed_in(arena_.losses());
     if (listed > 0 && !damage().any() && arena_.staged() == arena_.version()) {
       arena_.clear_losses(listed);
     }
-    if (arena_.losses().count == 0) {
+    if (listed_in(arena_.losses()) == 0) {
       updated_at_ = arena_.version();
       waiting_ = 0;
     }
@@ -266,7 +273,7 @@ class ArenaStore final : public StateStore {
   // Whether `pages` pages are lost in all, and all are of the committed private bytes.
   [[nodiscard]] bool only_committed(std::uint64_t pages) const {
     const arena::Layout& layout = arena_.layout();
-    const os::LossList& list = arena_.losses();
+    const os::LossList list = arena::losses_of(arena_);
     if (arena_.fresh() || !list.is_whole()) return false;
     const std::uint64_t begin = layout.private_offset(arena_.version() % 2);
     std::uint64_t bytes = 0;
