@@ -45,16 +45,18 @@ std::string state_of(const Job& job) {
 }
 
 // Two toys that make 400 steps, and hold in step 300 until there is a file "go".
-void launch_and_hold(Job& job, std::vector<std::string> options) {
+void launch_and_hold(Job& job, std::vector<std::string> options,
+                     const std::vector<std::string>& more = {}) {
   options.insert(options.begin(), {"--worker_num", "2", "--spares", "1"});
   auto words = toy(job, 400, std::move(options));
   words.insert(words.end(), {"--hold", "300"});
+  words.insert(words.end(), more.begin(), more.end());
   job.launch(words);
 }
 
 TEST(Drill, ComesAndIsExplained) {
   Job job("drill");
-  launch_and_hold(job, {"--allow_inject"});
+  launch_and_hold(job, {"--allow_inject"}, {"--hold-again", "380"});
   ASSERT_TRUE(job.reaches(1)) << job.output();
   const auto wrong = holdfast(cat("inject flood --job ", job.name, " --rank 1"));
   EXPECT_EQ(wrong.code, 2);
@@ -81,6 +83,9 @@ TEST(Drill, ComesAndIsExplained) {
   EXPECT_TRUE(has(before.text, "it is running, step ")) << before.text;
   EXPECT_TRUE(has(before.text, "There was no recovery that is complete.")) << before.text;
   std::ofstream(job.folder + "/out/go") << "go\n";
+  // The job's end would not wait for it.
+  EXPECT_TRUE(until([&] { return has(job.output(), "was killed by signal 9"); })) << job.output();
+  std::ofstream(job.folder + "/out/go-again") << "go\n";
   ASSERT_EQ(job.wait(120), 0) << job.output();
   EXPECT_TRUE(has(job.output(), "drill: rank 1")) << job.output();
 

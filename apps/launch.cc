@@ -4,10 +4,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -102,6 +104,11 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
   app.add_option("--local_worker_num", arguments.local_worker_num,
                  "Workers that this msrun starts; all of them if not given. 4,2: 4 where "
                  "--node_rank is 0, and 2 where it is 1");
+  app.add_option("--server_num", agent.server_num,
+                 "Parameter servers of the whole job, shared out among its hosts "
+                 "(docs/parameter-server.md)")
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
   app.add_option("--master_addr", agent.master_addr, "Address of the scheduler's host")
       ->capture_default_str();
   agent.master_port = 8118;
@@ -218,6 +225,8 @@ Status place(runtime::AgentOptions& agent, const LaunchArguments& arguments) {
   }
   const auto mine = is_list ? sizes->begin() + rank : sizes->begin();
   agent.local_worker_num = *mine;
+  agent.first_server = agent.server_num * rank / hosts;
+  agent.local_server_num = agent.server_num * (rank + 1) / hosts - agent.first_server;
   agent.first_rank = is_list ? std::accumulate(sizes->begin(), mine, 0) : rank * each;
   return {};
 }
@@ -227,6 +236,9 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
   auto& agent = arguments.agent;
   const auto wrong = [](std::string what) { return Error{Blame::kUser, std::move(what)}; };
   agent.program = std::move(program);
+  std::error_code none;
+  agent.server = {
+      std::filesystem::read_symlink("/proc/self/exe", none).parent_path() / "holdfast-server"};
   agent.launcher = std::make_shared<PythonLauncher>(forked(arguments.forked));
   if (!agent.program.empty() && agent.program.front().starts_with('-')) {
     return unknown(agent.program.front());

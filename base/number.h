@@ -2,6 +2,8 @@
 #pragma once
 
 #include <charconv>
+#include <cstdint>
+#include <optional>
 #include <string_view>
 #include <system_error>
 
@@ -12,6 +14,12 @@ template <class Number>
 [[nodiscard]] bool read_number(std::string_view text, Number& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc{} && end == text.data() + text.size();
+}
+
+// The number that the text is: 0, 7, 007. nullopt: it is no whole number from 0 on.
+[[nodiscard]] inline std::optional<std::int32_t> whole_number(std::string_view text) {
+  std::int32_t number = 0;
+  return read_number(text, number) && number >= 0 ? std::optional(number) : std::nullopt;
 }
 
 }  // namespace holdfast

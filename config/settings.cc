@@ -26,11 +26,11 @@ constexpr std::array<std::string_view, 7> kNotOurs = {
     "HOLDFAST_TORCH", "HOLDFAST_PYTHON", "HOLDFAST_MINDSPORE", "HOLDFAST_TEST",
     "HOLDFAST_SEEDS", "HOLDFAST_CI",     "HOLDFAST_BENCH"};
 
-constexpr std::array<std::string_view, 14> kGivenByMsrun = {
+constexpr std::array<std::string_view, 15> kGivenByMsrun = {
     "MS_ROLE",           "MS_SCHED_HOST",        "MS_SCHED_PORT",    "MS_WORKER_NUM",
     "MS_NODE_ID",        "HOLDFAST_INCARNATION", "HOLDFAST_ATTEMPT", "HOLDFAST_RUN",
     "HOLDFAST_LIFELINE", "HOLDFAST_SPARE_FD",    "HOLDFAST_AGENT",   "HOLDFAST_STANDBY",
-    "HOLDFAST_PREPARE",  "HOLDFAST_REHEARSE"};
+    "HOLDFAST_PREPARE",  "HOLDFAST_REHEARSE",    "MS_SERVER_NUM"};
 
 bool is_derived(const Row& row) {
   return row.default_text.starts_with('(');
@@ -48,13 +48,17 @@ bool whole(std::string_view text, T& value) {
 
 // One overload for each type that the table has.
 Status parse(const Row& row, std::string_view text, Role& out) {
-  if (text == "MS_PSERVER" || text == "MS_SERVER") {
-    return Error{Blame::kUser, cat("MS_ROLE is '", text,
-                                   "': parameter servers are not supported yet; start only "
-                                   "MS_SCHED and MS_WORKER")};
+  if (text.empty()) {
+    out = Role::kNone;
+  } else if (text == "MS_SCHED") {
+    out = Role::kScheduler;
+  } else if (text == "MS_WORKER") {
+    out = Role::kWorker;
+  } else if (text == "MS_PSERVER" || text == "MS_SERVER") {
+    out = Role::kServer;
+  } else {
+    return wrong(row, text);
   }
-  if (!text.empty() && text != "MS_SCHED" && text != "MS_WORKER") return wrong(row, text);
-  out = text.empty() ? Role::kNone : text == "MS_SCHED" ? Role::kScheduler : Role::kWorker;
   return {};
 }
 
@@ -137,6 +141,11 @@ Status complete(Settings& settings, const std::array<bool, std::size(kTable)>& g
     return Error{Blame::kUser,
                  "MS_WORKER_NUM is not set: it says how many workers the job has, and every "
                  "process with an MS_ROLE needs it"};
+  }
+  if (settings.role == Role::kServer && settings.server_num == 0) {
+    return Error{Blame::kUser,
+                 "MS_SERVER_NUM is not set: it says how many parameter servers the job has, and "
+                 "all its processes need it (this one has MS_ROLE=MS_PSERVER)"};
   }
   if (!is_given("node_id")) settings.node_id = cat("node-", random_bits());
   if (const auto good = check_node_id(settings.node_id); !good) return good;

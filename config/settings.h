@@ -15,7 +15,7 @@
 
 namespace holdfast::config {
 
-enum class Role : std::uint8_t { kNone, kScheduler, kWorker };
+enum class Role : std::uint8_t { kNone, kScheduler, kWorker, kServer };
 enum class Drift : std::uint8_t { kEnd, kWarn };
 
 inline constexpr Duration kNever = std::chrono::hours(24 * 365);  // "never ends", in practice
@@ -52,6 +52,8 @@ struct Secret {
   X(worker_num, std::int32_t, kWhole, "MS_WORKER_NUM", "(none)", 1, kMostWorkers,                 \
     "How many workers the job has, the same for all its processes. Required where MS_ROLE is "    \
     "set.")                                                                                       \
+  X(server_num, std::int32_t, kWhole, "MS_SERVER_NUM", "0", 0, kMostWorkers,                      \
+    "How many parameter servers the job has, the same for all its processes.")                    \
   X(node_id, std::string, kText, "MS_NODE_ID", "(random)", 0, 0,                                  \
     "Names this worker's place in the job, over restarts. The ranks are the names where those "   \
     "are 0 to MS_WORKER_NUM - 1; else they follow the order of host and name (w2 before w10).")   \

@@ -154,8 +154,9 @@ TEST(Settings, RefuseTimesSoShortThatNoJobCouldLive) {
 }
 
 TEST(Settings, RefuseParameterServersAndUnknownRoles) {
-  EXPECT_TRUE(has(error_of({"MS_ROLE=MS_PSERVER"}), "parameter servers are not supported yet"));
-  EXPECT_TRUE(has(error_of({"MS_ROLE=MS_SERVER"}), "parameter servers are not supported yet"));
+  EXPECT_TRUE(has(error_of({"MS_ROLE=MS_PSERVER", "MS_WORKER_NUM=1"}), "MS_SERVER_NUM is not set"));
+  EXPECT_TRUE(has(error_of({"MS_ROLE=MS_SERVER", "MS_WORKER_NUM=1", "MS_SERVER_NUM=-1"}),
+                  "MS_SERVER_NUM is '-1'"));
   EXPECT_TRUE(has(error_of({"MS_ROLE=worker"}), "MS_SCHED or MS_WORKER"));
 }
 

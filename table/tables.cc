@@ -162,6 +162,9 @@ arena::Position Tables::position() const {
 std::uint64_t Tables::rows(std::size_t t) const {
   return fresh() ? 0 : state_->tables.at(t).words->rows[version() % 2];
 }
+std::uint64_t Tables::updates(std::size_t t) const {
+  return fresh() ? 0 : state_->tables.at(t).words->arguments[version() % 2].update_count;
+}
 std::uint64_t Tables::bytes() const {
   return state_->file.taken();
 }
@@ -171,6 +174,7 @@ void Tables::begin(Version v, const arena::Position& position) {
   Header& h = state_->header();
   for (Table& table : state_->tables) {
     table.words->rows[v % 2] = table.words->touched[v % 2] = 0;
+    table.words->arguments[v % 2] = {.update_count = 0};
   }
   h.positions[v % 2] = position;
   publish(h.updating, 0);
@@ -212,10 +216,11 @@ Status Tables::stage(Version n, const arena::Position& position,
   if (!state_->refused) return state_->refused;
   for (std::size_t t = 0; t < arguments.size(); ++t) {
     Table& table = state_->tables[t];
-    if (Status good = check(*table.spec, arguments[t]); !good) return good;
+    const auto& keys = table.gathered.keys();
+    const Status good = keys.empty() ? Status{} : check(*table.spec, arguments[t]);
+    if (!good) return good;
     const std::uint64_t before = rows(t);
     std::uint64_t after = before;
-    const auto& keys = table.gathered.keys();
     for (std::size_t k = 0; k < keys.size(); ++k) {
       table.ask_for(keys, k, false);
       const std::uint64_t number = table.index.find(keys[k], before);

@@ -52,6 +52,8 @@ class Tables {
   [[nodiscard]] Version staged() const;            // version() or version() + 1; kNoVersion: fresh.
   [[nodiscard]] arena::Position position() const;  // Of version(). Requires: not fresh.
   [[nodiscard]] std::uint64_t rows(std::size_t t) const;  // Of table t, in version().
+  // The update count with which table t came to version(); 0: it was given none yet.
+  [[nodiscard]] std::uint64_t updates(std::size_t t) const;
   // Memory that the file takes, in bytes.
   [[nodiscard]] std::uint64_t bytes() const;
 
@@ -69,7 +71,8 @@ class Tables {
                            std::span<const float> gradients);
   // Makes what was added step n. `arguments`: for each table. Requires: n == version() + 1. Error
   // (kWorld): there is no memory for new rows, or was none in add(); names the table and the sizes.
-  // Error (kUser): numbers that make no sense. Nothing is staged.
+  // Error (kUser): numbers that make no sense, for a table of which rows are touched. Nothing is
+  // staged.
   [[nodiscard]] Status stage(Version n, const arena::Position& position,
                              std::span<const Arguments> arguments);
   void unstage();

@@ -58,7 +58,7 @@ struct Fields<Register> {
   static constexpr auto kList = std::tuple_cat(
       in_order(&Register::job, &Register::node_id, &Register::incarnation, &Register::attempt,
                &Register::host, &Register::pid, &Register::protocol),
-      in_order<9>(&Register::memory, &Register::endpoint, &Register::domain));
+      in_order<9>(&Register::memory, &Register::endpoint, &Register::domain, &Register::serves));
 };
 template <>
 struct Fields<Ending> {

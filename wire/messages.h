@@ -20,7 +20,7 @@
 
 namespace holdfast::wire {
 
-inline constexpr std::uint32_t kProtocol = 16;  // Raised when an older peer could misunderstand us.
+inline constexpr std::uint32_t kProtocol = 17;  // Raised when an older peer could misunderstand us.
 
 // worker → scheduler, first on every connection; again after every reconnection.
 struct Register {
@@ -34,6 +34,7 @@ struct Register {
   std::string memory;    // Names the memory it can share, with workers that give the same name.
   std::string endpoint;  // Where workers on other hosts reach it; empty: they can not.
   std::string domain;    // Workers with the same name here fail together; empty: as by `memory`.
+  bool serves = false;   // It was started as a parameter server.
   bool operator==(const Register&) const = default;
 };
 

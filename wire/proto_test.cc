@@ -50,7 +50,8 @@ std::string protoc(const std::string& what, std::string_view type, const std::st
 const std::vector<std::string> kTexts = {
     "job: \"job\"\nnode_id: \"n\\303\\266de\"\nincarnation: 18446744073709551615\n"
     "attempt: 18446744073709551615\nhost: \"host\"\npid: -9223372036854775808\n"
-    "protocol: 4294967295\nmemory: \"memory\"\nendpoint: \"endpoint\"\ndomain: \"domain\"\n",
+    "protocol: 4294967295\nmemory: \"memory\"\nendpoint: \"endpoint\"\ndomain: \"domain\"\n"
+    "serves: true\n",
     "rank: -2147483648\nworld_size: 2147483647\nrun_id: 18446744073709551615\n"
     "generation: 18446744073709551615\nstage: STAGE_ENDED\nversion: 18446744073709551615\n"
     "order {\n  act: ACT_BEGIN\n  source {\n    holder: 2147483647\n    host: \"host\"\n"

@@ -66,7 +66,7 @@ struct Reason {
     // Why a process is refused.
     kOtherProtocol,    // count: its protocol; total: the scheduler's
     kOtherJob,         // detail: the scheduler's job; other: the process's
-    kPlacesTaken,      // node_id; total: places
+    kPlacesTaken,      // node_id; total: places; detail: "server", or empty for a worker
     kNodeTaken,        // node_id; pid, host: of the process that has it. other: another name of the
                        // same rank, if that one is taken
     kOtherHost,        // node_id, host; other, other_host: of a process of the job

@@ -36,7 +36,7 @@ inline Reason extreme_reason() {
 inline std::vector<Message> extreme_messages() {
   return {
       Register{"job", "nöde", kMost, kMost, "host", kLeast64, 4294967295U, "memory", "endpoint",
-               "domain"},
+               "domain", true},
       Assignment{kLeast32,
                  kMost32,
                  kMost,

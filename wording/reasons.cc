@@ -207,9 +207,15 @@ std::string of_refusal(const Reason& r) {
       return cat("the scheduler at this address serves job '", r.detail, "', not '", r.other,
                  "': give every job its own port");
     case Kind::kPlacesTaken:
-      return cat(all_of(r.total, "place"), " of the job ",
+      if (r.total == 0) {
+        return cat("the job has no parameter servers, and '", r.node_id,
+                   "' is one: give all its processes the same MS_SERVER_NUM");
+      }
+      return cat(all_of(r.total, r.detail.empty() ? "place" : "place of a server"), " of the job ",
                  r.total == 1 ? "is taken and is not called '" : "are taken and none is called '",
-                 r.node_id, "': this worker is one too many (see MS_WORKER_NUM, MS_NODE_ID)");
+                 r.node_id, "': this ",
+                 r.detail.empty() ? "worker is one too many (see MS_WORKER_NUM, MS_NODE_ID)"
+                                  : "server is one too many (see MS_SERVER_NUM, MS_NODE_ID)");
     case Kind::kNodeTaken:
       if (!r.other.empty()) {
         return cat("node ids '", r.other, "' and '", r.node_id,

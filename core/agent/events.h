@@ -94,12 +94,14 @@ struct Spawn {
   Predecessor predecessor = {};
   bool takes_over = false;  // The place was another host's at first.
   bool prepares = false;    // A spare for places whose state is not on this host yet.
+  bool serves = false;      // The place is a parameter server's.
 };
 struct Promote {  // This waiting spare becomes `node_id`.
   Process process = 0;
   std::string node_id;
   std::uint64_t attempt = 0;
   Predecessor predecessor = {};
+  bool serves = false;  // As in Spawn.
 };
 struct Send {
   wire::Message message;

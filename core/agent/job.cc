@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/assert.h"
+#include "base/number.h"
 
 namespace holdfast::agent {
 
@@ -102,6 +103,11 @@ Place* Job::place_of(Process process) {
   const auto found = std::find_if(places.begin(), places.end(),
                                   [&](const Place& p) { return p.process == process; });
   return found != places.end() ? &*found : nullptr;
+}
+
+bool Job::is_servers(const std::string& node_id) const {
+  const auto number = whole_number(node_id);
+  return number && *number >= options.world_size - options.servers;
 }
 
 bool Job::workers_done() const {

@@ -25,7 +25,8 @@ struct Options {
   std::string agent_id;
   std::string host;
   std::vector<std::string> workers;  // Node ids of this host's places.
-  std::int32_t world_size = 0;       // Of the whole job.
+  std::int32_t world_size = 0;       // Of the whole job: its workers and servers.
+  std::int32_t servers = 0;          // The node ids of the servers are the greatest numbers.
   std::uint64_t seed = 0;            // Seed of the incarnations: a random one for each agent.
   // The agent starts a scheduler. With etcd and several hosts, every agent does so: one scheduler
   // serves, and the others stand by.
@@ -112,6 +113,8 @@ struct Job {
 
   // The place that this process has now; nullptr: none.
   [[nodiscard]] Place* place_of(Process process);
+  // Whether the place is a parameter server's.
+  [[nodiscard]] bool is_servers(const std::string& node_id) const;
   [[nodiscard]] bool is_ending() const { return state >= State::kEnding; }
   [[nodiscard]] std::int64_t worker_places() const {
     return std::count_if(places.begin(), places.end(),

@@ -22,6 +22,7 @@ void Placement::start(Place& place) {
   const auto& own = job_.options.workers;
   spawn.takes_over =
       place.role == Role::kWorker && std::find(own.begin(), own.end(), place.node_id) == own.end();
+  spawn.serves = job_.is_servers(place.node_id);
   job_.emit(spawn);
 }
 
@@ -32,7 +33,8 @@ void Placement::give(Place& place) {
   place.process = spare->process;
   place.incarnation = spare->incarnation;
   ++place.attempt;
-  job_.emit(Promote{spare->process, place.node_id, place.attempt, place.predecessor});
+  job_.emit(Promote{spare->process, place.node_id, place.attempt, place.predecessor,
+                    job_.is_servers(place.node_id)});
   spares_.replace(*spare);
 }
 

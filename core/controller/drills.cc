@@ -81,7 +81,7 @@ Reason Drills::judge(const wire::Drill& m) const {
             .count = static_cast<std::int64_t>(member.version),
             .version = m.at_step};
   }
-  if (m.kind == wire::DrillKind::kFlip && job_.options.world_size == 1) {
+  if (m.kind == wire::DrillKind::kFlip && (job_.workers() == 1 || m.rank >= job_.workers())) {
     return {.kind = Reason::Kind::kAlone, .rank = m.rank};
   }
   if (m.kind == wire::DrillKind::kCut && roster.memories() <= 1) {

@@ -22,7 +22,8 @@ namespace holdfast::controller {
 struct Options {
   std::string job;
   std::uint64_t run_id = 0;  // 64 random bits, for a new formation.
-  std::int32_t world_size = 0;
+  std::int32_t world_size = 0;     // All ranks,
+  std::int32_t servers = 0;        // of which so many, the last ones, are parameter servers.
   Duration topology_timeout{};     // How long all processes may take to come.
   Duration lease{};                // Silence after which a process counts as lost.
   Duration replacement_timeout{};  // How long a lost rank's successor is waited for.
@@ -88,6 +89,8 @@ struct Job {
   // How many questions of this connection have no answer yet.
   [[nodiscard]] std::size_t unanswered(Link link) const;
 
+  // Ranks from this number on are parameter servers.
+  [[nodiscard]] Rank workers() const { return options.world_size - options.servers; }
   [[nodiscard]] bool has_ended() const { return formation.stage == wire::Stage::kEnded; }
   [[nodiscard]] bool watches_hosts() const;
   [[nodiscard]] bool is_own_agent(const std::string& agent_id) const;

@@ -51,6 +51,7 @@ void Membership::attach(const Member& member, Link link, const wire::Register& m
     changed.seat.incarnation = m.incarnation;
     changed.seat.attempt = m.attempt;
     changed.is_there = true;
+    changed.serves = m.serves;
   });
   roster_.hear(member, job_.now);
   roster_.advance(member, SeatEvent::kHeard);
@@ -112,6 +113,11 @@ Membership::Verdict Membership::early_verdict_on(const wire::Register& m) const 
             {.kind = Reason::Kind::kNodeTaken, .node_id = m.node_id, .other = *other}};
   }
   const auto found = roster_.arrivals().find(m.node_id);
+  const Rank all = m.serves ? job_.options.servers : job_.workers();
+  if (found == roster_.arrivals().end() &&
+      roster_.arrived(m.serves) >= static_cast<std::size_t>(all)) {
+    return surplus(m);
+  }
   const bool is_free =
       found == roster_.arrivals().end() || found->second.seat.incarnation == m.incarnation;
   const bool by_hand = m.attempt == 0 || (!is_free && found->second.seat.attempt == 0);
@@ -274,9 +280,11 @@ void Membership::note_taken(const wire::Register& m, const Reason& reason) {
 }
 
 Membership::Verdict Membership::surplus(const wire::Register& m) const {
-  return {
-      Verdict::Kind::kNever,
-      {.kind = Reason::Kind::kPlacesTaken, .total = roster_.world_size(), .node_id = m.node_id}};
+  return {Verdict::Kind::kNever,
+          {.kind = Reason::Kind::kPlacesTaken,
+           .total = m.serves ? job_.options.servers : job_.workers(),
+           .node_id = m.node_id,
+           .detail = m.serves ? "server" : ""}};
 }
 
 void Membership::turn_away(Link link, const wire::Register& m, const Verdict& verdict) {

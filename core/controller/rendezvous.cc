@@ -115,13 +115,15 @@ Said Rendezvous::said_by(Rank rank, const wire::Report& report) const {
           .private_is_own = report.private_is_own};
 }
 
-// Adds to the table what a rank holds: its copy of the state that all share, and all copies of its
-// private part, if it has one. A rank that has lost pages of its private part gets all from others,
+// Adds to the table what a rank holds: its copy of the state that all workers share, and all copies
+// of its private part, if it has one. (All that a server has is private.) A rank that has lost pages of its private part gets all from others,
 // so that one order does for both.
 void Rendezvous::list(Rank rank, const wire::Report& report, const HeldCopies& held,
-                      planner::Table& table) {
+                      planner::Table& table) const {
   const bool lost = report.has_lost_private || report.has_lost_shared;
-  table.shards[0].copies.push_back({rank, report.version, report.staged, !lost});
+  if (rank < job_.workers()) {
+    table.shards[0].copies.push_back({rank, report.version, report.staged, !lost});
+  }
   if (!report.private_is_own) return;
   const planner::Copy copy{rank, report.version, report.staged, !report.has_lost_private};
   auto& copies = table.shards.emplace_back(planner::Shard{"private state", {copy}, true}).copies;
@@ -191,7 +193,7 @@ planner::Table Rendezvous::table(const std::set<Rank>& disbelieved,
       continue;
     }
     table.finished.insert(rank);
-    if (!disbelieved.contains(rank)) {
+    if (!disbelieved.contains(rank) && rank < job_.workers()) {
       table.shards[0].copies.push_back({rank, seat.version, seat.version});
     }
   }

@@ -11,7 +11,7 @@
 
 namespace holdfast::controller {
 
-// Name of the shard that all ranks share, in planner::Table.
+// Name of the shard that all workers share, in planner::Table.
 inline constexpr const char* kSharedState = "state";
 
 class Rendezvous {
@@ -53,8 +53,8 @@ class Rendezvous {
  private:
   using HeldCopies = std::map<Rank, std::vector<planner::Copy>>;
   [[nodiscard]] HeldCopies held_copies() const;
-  static void list(Rank rank, const wire::Report& report, const HeldCopies& held,
-                   planner::Table& table);
+  void list(Rank rank, const wire::Report& report, const HeldCopies& held,
+            planner::Table& table) const;
   void give(const planner::Order& order);
   [[nodiscard]] wire::Location location_of(Rank holder, Rank asker);
   void next_round();

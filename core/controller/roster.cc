@@ -1,20 +1,14 @@
 #include "core/controller/roster.h"
 
 #include <algorithm>
-#include <charconv>
+
+#include "base/number.h"
 
 namespace holdfast::controller {
 namespace {
 
 bool is_timed(const Member& member) {  // Whether silence changes its state.
   return member.lease_runs() || member.state == SeatState::kOrphaned;
-}
-
-std::optional<std::int32_t> whole_number(const std::string& text) {
-  std::int32_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end != text.data() + text.size() || number < 0) return std::nullopt;
-  return number;
 }
 
 bool is_digit(char c) {
@@ -119,23 +113,32 @@ std::optional<std::string> Roster::same_number(const std::string& node_id) const
   return std::nullopt;
 }
 
-std::vector<std::string> Roster::rank_order() const {
-  std::vector<std::string> by_number(arrivals_.size());
+std::vector<std::string> Roster::in_order(bool serves) const {
+  std::map<Rank, std::string> by_number;
+  std::vector<std::pair<std::string, std::string>> nodes;
   bool numbered = true;
   for (const auto& [node_id, member] : arrivals_) {
+    if (member.serves != serves) continue;
+    nodes.emplace_back(member.seat.host, node_id);
     const auto number = whole_number(node_id);
-    numbered = numbered && number && static_cast<std::size_t>(*number) < by_number.size() &&
-               by_number[static_cast<std::size_t>(*number)].empty();
-    if (numbered) by_number[static_cast<std::size_t>(*number)] = node_id;
+    numbered = numbered && number && by_number.emplace(*number, node_id).second;
   }
-  if (numbered) return by_number;
-  std::vector<std::pair<std::string, std::string>> nodes;
-  for (const auto& [node_id, member] : arrivals_) nodes.emplace_back(member.seat.host, node_id);
+  std::vector<std::string> order;
+  const auto count = static_cast<Rank>(nodes.size());
+  if (numbered && (serves || nodes.empty() || by_number.rbegin()->first < count)) {
+    for (auto& [number, node_id] : by_number) order.push_back(std::move(node_id));
+    return order;
+  }
   std::sort(nodes.begin(), nodes.end(), [](const auto& a, const auto& b) {
     return a.first != b.first ? a.first < b.first : naturally_before(a.second, b.second);
   });
-  std::vector<std::string> order;
   for (auto& node : nodes) order.push_back(std::move(node.second));
+  return order;
+}
+
+std::vector<std::string> Roster::rank_order() const {
+  auto order = in_order(false);
+  for (auto& server : in_order(true)) order.push_back(std::move(server));
   return order;
 }
 
@@ -170,8 +173,11 @@ const Member& Roster::give_rank(const std::string& node_id, const std::string& a
 void Roster::count(const Member& member, bool in) {
   count_place(member.seat, in);
   const Rank rank = member.rank;
-  if (rank == kNoRank) return;
   const auto add = [&](std::size_t& number) { in ? ++number : --number; };
+  if (rank == kNoRank) {
+    if (member.serves) add(serving_);
+    return;
+  }
   const auto list = [&](std::set<Rank>& ranks) {
     in ? (void)ranks.insert(rank) : (void)ranks.erase(rank);
   };

@@ -61,6 +61,7 @@ struct Member {
   Instant stepped{};             // When it has last told of a newer version.
   bool is_free = false;          // The agent that owns the place counts as lost.
   bool is_there = true;          // No NotThere has come since it registered.
+  bool serves = false;           // Of an arrival: as in Register.
 
   [[nodiscard]] bool lease_runs() const {
     return state == SeatState::kHeld || state == SeatState::kFinished;
@@ -114,9 +115,13 @@ class Roster {
   // An arrival's node id that spells the same whole number in another way ("01", "1"); nullopt:
   // none.
   [[nodiscard]] std::optional<std::string> same_number(const std::string& node_id) const;
-  // The node ids of all arrivals, by the rank that each is to get. If they are the whole numbers
-  // 0..n-1, these are the ranks; else the order is (host, node id), with "worker-2" before
-  // "worker-10".
+  // How many arrivals are parameter servers (true), or workers.
+  [[nodiscard]] std::size_t arrived(bool serves) const {
+    return serves ? serving_ : arrivals_.size() - serving_;
+  }
+  // The node ids of all arrivals, by the rank that each is to get: first the workers. If their node
+  // ids are the whole numbers 0..n-1, these are the ranks; else the order is (host, node id), with
+  // "worker-2" before "worker-10". Then the servers, by number if all have one, else likewise.
   [[nodiscard]] std::vector<std::string> rank_order() const;
   const Member& arrive(const std::string& node_id);  // New, or here already.
   void forget_arrival(const std::string& node_id);
@@ -152,6 +157,7 @@ class Roster {
     std::size_t unreachable = 0;  // Those without an endpoint.
   };
   [[nodiscard]] Member& own(const Member& member);
+  [[nodiscard]] std::vector<std::string> in_order(bool serves) const;
   void count(const Member& member, bool in);
   void count_place(const wire::Seat& seat, bool in);
   [[nodiscard]] const Member* one_with(const std::string& memory) const;
@@ -164,6 +170,7 @@ class Roster {
   std::map<std::string, Member> arrivals_;  // Empty once the ranks are given.
   std::map<std::string, Rank> ranks_;       // By node id.
   std::array<std::size_t, kSeatStates> seats_{};
+  std::size_t serving_ = 0;  // Arrivals that are parameter servers.
   std::size_t absent_ = 0;
   std::size_t unjoined_ = 0;
   std::map<Version, std::size_t> versions_;      // How many members are at each version.

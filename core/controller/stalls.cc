@@ -19,8 +19,8 @@ void Stalls::hear(const std::vector<wire::StandingState>& before, const Agent& n
 }
 
 // All ranks that stand still, by their agents' words. A rank that has told of a newer step since
-// has gone on: its agent may stand still itself.
-std::map<Rank, Stalls::Blocker> Stalls::standing() const {
+// has gone on: its agent may stand still itself. Servers that wait are only counted.
+std::map<Rank, Stalls::Blocker> Stalls::standing(std::size_t& idle_servers) const {
   std::map<Rank, Blocker> all;
   for (const auto& [link, agent] : job_.agents.here()) {
     for (const auto& state : agent.standing) {
@@ -29,6 +29,12 @@ std::map<Rank, Stalls::Blocker> Stalls::standing() const {
       const Member& member = job_.roster.at(rank);
       if (member.seat.agent != agent.agent_id || member.seat.finished) continue;
       if (state.version < member.version) continue;
+      const bool is_newest = state.generation == job_.formation.generation;
+      if (rank >= job_.workers() && is_newest &&
+          (state.exchanges || state.doing == Doing::kCommitting)) {
+        ++idle_servers;
+        continue;
+      }
       all[rank] = {.incarnation = member.seat.incarnation,
                    .state = state,
                    .agent = link,
@@ -44,7 +50,8 @@ std::map<Rank, Stalls::Blocker> Stalls::standing() const {
 // some ranks waits for those who are in none; but who is in it is not known, so that counts only if
 // all ranks stand.
 std::map<Rank, Stalls::Blocker> Stalls::blockers() const {
-  auto all = standing();
+  std::size_t idle_servers = 0;
+  auto all = standing(idle_servers);
   // An exchange of private parts is no operation of all ranks. Who is there, or behind it, waits
   // for those of its operation that have yet to come there.
   const auto place = [](const Blocker& blocker) {
@@ -58,7 +65,7 @@ std::map<Rank, Stalls::Blocker> Stalls::blockers() const {
   if (first == all.end()) return {};
   const auto least = place(first->second);
   const auto world = static_cast<std::size_t>(job_.roster.world_size());
-  const bool all_stand = all.size() + ended_ == world;
+  const bool all_stand = all.size() + ended_ + idle_servers == world;
   const bool is_old = std::get<0>(least) < job_.formation.generation;
   Instant wait_began = job_.now;
   const auto leave_out = [&](auto waits) {

@@ -8,6 +8,8 @@
 // an exchange of some ranks wait for those who are in none. If nobody is in one, nobody waits for
 // anybody: all evaluate, or compile. If all are, they wait for each other. Who has ended its
 // training waits as well, for the job's end. A job's only rank is named if it stands for long.
+// A parameter server takes part in no operation of the workers. One that is in an exchange, or at
+// the commit barrier, waits; one that stands anywhere else holds up all.
 #pragma once
 
 #include <map>
@@ -68,7 +70,7 @@ class Stalls {
     Duration longest{};
   };
 
-  [[nodiscard]] std::map<Rank, Blocker> standing() const;
+  [[nodiscard]] std::map<Rank, Blocker> standing(std::size_t& idle_servers) const;
   struct Wait {
     std::size_t waiting = 0;    // Ranks that wait, without those that have ended.
     Instant not_before{};       // Since then at the earliest.

@@ -28,7 +28,7 @@ std::uint32_t median(std::vector<std::uint32_t> all) {
 }  // namespace
 
 void Stragglers::hear(Rank rank, const wire::Progress& m) {
-  if (m.own_us == 0) return;
+  if (m.own_us == 0 || rank >= job_.workers()) return;
   if (std::exchange(generation_, job_.formation.generation) != job_.formation.generation) {
     heard_.clear();
     for (auto& [each, standing] : standings_) standing = {.is_named = standing.is_named};
@@ -39,7 +39,8 @@ void Stragglers::hear(Rank rank, const wire::Progress& m) {
   heard_.insert(rank);
   const std::size_t ended =
       roster.in_state(SeatState::kFinished) + roster.in_state(SeatState::kLeft);
-  if (heard_.size() + ended < roster.members().size() || job_.now - began_ < kRound) return;
+  const auto workers = static_cast<std::size_t>(job_.workers());
+  if (heard_.size() + ended < workers || job_.now - began_ < kRound) return;
   judge();
   heard_.clear();
   began_ = job_.now;

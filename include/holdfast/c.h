@@ -351,6 +351,61 @@ HF_API hf_status hf_end(hf_session* session);
  * stderr. */
 HF_API void hf_end_on_exit(int status, void* session);
 
+/* ---- Tables of parameter servers ----------------------------------------------------------------
+ * A job with parameter servers (MS_SERVER_NUM) keeps tables there: rows of numbers by key, of which
+ * a step reads and updates a few. docs/parameter-server.md tells what is promised. All workers
+ * define the same tables in the same order, and then make the same calls in the same order; the
+ * keys may differ. Calls come where collectives may, and end as they do. */
+typedef enum hf_rule { /* table/rules.h has the formulas. */
+  HF_RULE_SGD = 0,
+  HF_RULE_MOMENTUM = 1,
+  HF_RULE_ADAGRAD = 2,
+  HF_RULE_ROW_ADAGRAD = 3, /* One accumulator for each row. */
+  HF_RULE_ADAM = 4,        /* Of the touched rows alone, as ADAMW. */
+  HF_RULE_ADAMW = 5,
+  HF_RULE_FTRL = 6
+} hf_rule;
+
+typedef enum hf_initial { HF_CONSTANT = 0, HF_UNIFORM = 1, HF_NORMAL = 2 } hf_initial;
+
+typedef struct hf_table {
+  const char* name;           /* For people; no two tables have the same. */
+  uint32_t values;            /* Of a row: 1 to 4096. */
+  uint32_t dtype;             /* HF_FLOAT32 or HF_BFLOAT16. Pulls and pushes are float32. */
+  uint32_t rule;              /* An hf_rule. */
+  uint32_t mindspore;         /* 1: MindSpore's formula where it differs from PyTorch's. */
+  uint32_t nesterov;          /* MOMENTUM */
+  uint32_t initial;           /* An hf_initial: how a row begins that nobody has written: */
+  double initial_a;           /* the constant, the lower limit, or the mean; */
+  double initial_b;           /* the upper limit, or the standard deviation. */
+  uint64_t seed;              /* It is a function of (seed, name, key) alone. */
+  double momentum;            /* MOMENTUM */
+  double beta1;               /* ADAM, ADAMW, as the next two. */
+  double beta2;
+  double epsilon;             /* ADAGRAD, ROW_ADAGRAD, too. */
+  double l1;                  /* FTRL, as the next. */
+  double l2;
+  double initial_accumulator; /* ADAGRAD, ROW_ADAGRAD, FTRL */
+} hf_table;
+
+/* How many parameter servers the job has. */
+HF_API int32_t hf_servers(const hf_worker* worker);
+/* Between hf_open() and hf_join(). `number` is what the calls below call the table. HF_USER: the
+ * description makes no sense, or the job has no servers. That workers describe their tables
+ * differently is an error of hf_join(). */
+HF_API hf_status hf_table_define(hf_session* session, const hf_table* table, uint64_t* number);
+/* What the updates use from the step under way on; the same in all workers. Without a call: 0. */
+HF_API hf_status hf_table_set(hf_session* session, uint64_t table, double learning_rate,
+                              double weight_decay);
+/* Fills `rows` with the rows of `count` keys, as they are in hf_version(). A key may come several
+ * times. */
+HF_API hf_status hf_table_pull(hf_session* session, uint64_t table, const uint64_t* keys,
+                               uint64_t count, float* rows);
+/* Adds a gradient for each key to what this step does. Those of one key are summed: first each
+ * worker's, in their order, then these sums in rank order. HF_USER: one is no finite number. */
+HF_API hf_status hf_table_push(hf_session* session, uint64_t table, const uint64_t* keys,
+                               uint64_t count, const float* gradients);
+
 /* ---- Memory for sums ---------------------------------------------------------------------------
  * A sum of float32, float64, int32 or int64 over hf_world() copies nothing if its data lies in
  * registered memory on every rank: each rank adds up its share of the data and writes the result

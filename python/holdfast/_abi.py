@@ -129,6 +129,28 @@ class CStep(c.Structure):
     ]
 
 
+class CTable(c.Structure):
+    _fields_ = [
+        ("name", c.c_char_p),
+        ("values", c.c_uint32),
+        ("dtype", c.c_uint32),
+        ("rule", c.c_uint32),
+        ("mindspore", c.c_uint32),
+        ("nesterov", c.c_uint32),
+        ("initial", c.c_uint32),
+        ("initial_a", c.c_double),
+        ("initial_b", c.c_double),
+        ("seed", c.c_uint64),
+        ("momentum", c.c_double),
+        ("beta1", c.c_double),
+        ("beta2", c.c_double),
+        ("epsilon", c.c_double),
+        ("l1", c.c_double),
+        ("l2", c.c_double),
+        ("initial_accumulator", c.c_double),
+    ]
+
+
 Flip = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_uint64, c.c_uint64, c.c_uint8)  # hf_flip.
 P = c.c_void_p
 PP = c.POINTER(c.c_void_p)
@@ -199,6 +221,11 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_end_step": (c.c_int, [P, c.POINTER(CStep), c.POINTER(c.c_int)]),
     "hf_end": (c.c_int, [P]),
     "hf_end_on_exit": (None, [c.c_int, P]),
+    "hf_servers": (I32, [P]),
+    "hf_table_define": (c.c_int, [P, c.POINTER(CTable), c.POINTER(U64)]),
+    "hf_table_set": (c.c_int, [P, U64, c.c_double, c.c_double]),
+    "hf_table_pull": (c.c_int, [P, U64, P, U64, P]),
+    "hf_table_push": (c.c_int, [P, U64, P, U64, P]),
     "hf_register": (c.c_int, [P, P, U64, PP]),
     "hf_memory_data": (P, [P]),
     "hf_memory_file": (c.c_int, [P]),

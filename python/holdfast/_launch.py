@@ -135,6 +135,7 @@ class Launch:
             f"--spares={run.spares}",
             *(["--strict_rehearsals"] if run.strict_rehearsals else []),
             *([f"--hang_timeout={run.hang_timeout}"] if run.hang_timeout else []),
+            *([f"--server_num={run.servers}"] if run.servers else []),
             *(["--allow_inject"] if run.allow_inject else []),
             str(_PACKAGE / "_shim.sh"),
             sys.executable,

@@ -16,6 +16,7 @@ __all__ = ["USAGE_EXIT", "Run", "fail", "parse"]
 
 # As in msrun.
 _MOST: Final = 10_000  # Processes of a job.
+_MOST_SERVERS: Final = 1000
 _LONGEST_S: Final = 31_536_000
 
 # torchrun's options for its own agents, which `holdfast run` does not have.
@@ -47,6 +48,7 @@ class Run:
     strict_rehearsals: bool
     hang_timeout: float
     allow_inject: bool
+    servers: int  # Of the whole job.
     master_addr: str
     master_port: int
     sched_port: int
@@ -132,6 +134,13 @@ def _parser() -> argparse.ArgumentParser:
         "allow_inject",
         action="store_true",
         help="`holdfast inject` may have faults happen to this job",
+    )
+    option(
+        "servers",
+        type=int,
+        default=0,
+        help="parameter servers of the whole job, shared out among its hosts: they keep the tables "
+        "of hf.Embedding",
     )
     option("log_dir", default="holdfast-logs", help="gets worker_<rank>.log and scheduler.log")
     option("redirects", "-r", help="3: output goes to --log-dir only")
@@ -228,6 +237,10 @@ def parse(argv: Sequence[str]) -> Run:
         fail("-m and --no-python exclude each other")
     if options.max_restarts < 0:
         fail(f"--max-restarts is {options.max_restarts}; allowed is a whole number from 0")
+    if not 0 <= options.servers <= _MOST_SERVERS:
+        fail(
+            f"--servers is {options.servers}; allowed is a whole number from 0 to {_MOST_SERVERS}"
+        )
     if options.spares != "all" and not options.spares.isdecimal():
         fail(
             f"--spares is '{options.spares}'; allowed is a whole number from 0, or 'all': one for "
@@ -264,6 +277,7 @@ def parse(argv: Sequence[str]) -> Run:
         strict_rehearsals=options.strict_rehearsals,
         hang_timeout=_seconds("--hang-timeout", options.hang_timeout),
         allow_inject=options.allow_inject,
+        servers=options.servers,
         master_addr=options.master_addr or nodes.address,
         master_port=nodes.master_port,
         sched_port=nodes.port,

@@ -60,6 +60,11 @@ class Seat:
         return int(given) if self._place is None and given.isdigit() else self.place.world_size
 
     @property
+    def servers(self) -> int:
+        """The number of parameter servers. Not waited for."""
+        return self.worker.servers
+
+    @property
     def waits_spare(self) -> bool:
         """Whether this process is a spare that has not got its place yet."""
         return self._spare and self._place is None

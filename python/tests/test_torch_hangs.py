@@ -17,8 +17,9 @@ from torch_job import LIMIT_S, Job, needs_torch
 pytestmark = needs_torch
 
 # Rank 1 hangs once, in the midst of a step. `evaluate`: all ranks do something else for 3 s. By
-# then the first steps, which are long, count no more. `away`: it hangs before an exchange of a group
-# in which the others are already; the group's ranks are all, but it is not the group of all ranks.
+# then the first steps, which are long, count no more. `away`: it hangs before an exchange of a
+# group in which the others are already; the group's ranks are all, but it is not the group of all
+# ranks.
 PROGRAM = """
 import json, os, sys, threading, time, torch, torch.distributed as dist, holdfast.torch as hf
 hf.init()

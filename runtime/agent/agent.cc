@@ -140,7 +140,8 @@ agent::Options machine_options(const AgentOptions& options, const Launch& launch
       .agent_id = cat(os::host_name(), '-', ::getpid(), '-', os::random_bits() % 1'000'000),
       .host = os::host_name(),
       .workers = {},
-      .world_size = options.worker_num,
+      .world_size = options.worker_num + options.server_num,
+      .servers = options.server_num,
       .seed = os::random_bits(),
       .runs_scheduler = launch.runs_scheduler || launch.stands_by,
       .stands_by = launch.stands_by,
@@ -149,7 +150,7 @@ agent::Options machine_options(const AgentOptions& options, const Launch& launch
       .bound_spares = options.bound_spares,
       .max_restarts = options.max_restarts,
       .max_restarts_option = spelled(options, "--max_restarts"),
-      .rehearsals = {.on = launch.settings.rehearsals,
+      .rehearsals = {.on = launch.settings.rehearsals && options.server_num == 0,
                      .strict = launch.settings.strict_rehearsals,
                      .interval = launch.settings.rehearsal_interval,
                      .at_most = launch.settings.rehearsal_timeout,
@@ -161,9 +162,14 @@ agent::Options machine_options(const AgentOptions& options, const Launch& launch
     made.bound_spares = false;
     return made;
   }
-  if (options.oversubscribe) made.takes = options.worker_num - options.local_worker_num;
   for (std::int32_t i = 0; i < options.local_worker_num; ++i) {
     made.workers.push_back(cat(options.first_rank + i));
+  }
+  for (std::int32_t i = 0; i < options.local_server_num; ++i) {
+    made.workers.push_back(cat(options.worker_num + options.first_server + i));
+  }
+  if (options.oversubscribe) {
+    made.takes = made.world_size - static_cast<std::int32_t>(made.workers.size());
   }
   return made;
 }
@@ -186,6 +192,7 @@ Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<vo
       children_(
           loop_,
           {.argv = launch.argv,
+           .server = options.server,
            .environment = launch.environment,
            .job_directory = launch.job_directory,
            .launcher = options.launcher,

@@ -16,9 +16,13 @@ namespace holdfast::runtime {
 struct AgentOptions {
   std::vector<std::string> program;  // The training program and its arguments.
   std::shared_ptr<const Launcher> launcher = std::make_shared<Launcher>();  // Starts the program.
+  std::vector<std::string> server;  // The command of a parameter server.
   std::vector<std::string> environment;  // The environment of msrun itself, as NAME=value.
   std::int32_t worker_num = 1;           // Workers of the whole job.
   std::int32_t local_worker_num = 1;     // Workers of this host.
+  std::int32_t server_num = 0;           // Parameter servers of the whole job.
+  std::int32_t local_server_num = 0;     // Those of this host,
+  std::int32_t first_server = 0;         // whose numbers among the servers count up from this one.
   std::int32_t node_rank = 0;            // This agent's number among the agents of the job, from 0.
   std::int32_t first_rank = 0;  // The node ids of this host's workers count up from this number.
   bool runs_scheduler = true;   // master_addr is an address of this host.

@@ -48,8 +48,9 @@ std::uint64_t size_of(const std::string& log) {
   return ::stat(log.c_str(), &about) == 0 ? static_cast<std::uint64_t>(about.st_size) : 0;
 }
 
-const char* role_name(agent::Role role) {
-  return role == agent::Role::kScheduler ? "MS_SCHED" : "MS_WORKER";
+const char* role_name(const agent::Spawn& what) {
+  if (what.role == agent::Role::kScheduler) return "MS_SCHED";
+  return what.serves ? "MS_PSERVER" : "MS_WORKER";
 }
 
 std::string in_words(const agent::Predecessor& predecessor) {
@@ -58,8 +59,8 @@ std::string in_words(const agent::Predecessor& predecessor) {
              predecessor.error.empty() ? "" : cat(" (", predecessor.error, ")"));
 }
 
-std::string log_name(const std::string& node_id) {
-  return cat("worker_", node_id, ".log");
+std::string log_name(const std::string& node_id, bool serves) {
+  return cat(serves ? "server_" : "worker_", node_id, ".log");
 }
 
 }  // namespace
@@ -86,7 +87,7 @@ Children::~Children() {
 }
 
 std::string Children::new_log(const agent::Spawn& what) {
-  std::string name = log_name(what.node_id);
+  std::string name = log_name(what.node_id, what.serves);
   if (what.role == agent::Role::kScheduler) {
     name = options_.stands_by ? cat("scheduler_", options_.mark, "stands_by.log") : "scheduler.log";
   }
@@ -114,12 +115,12 @@ Status Children::spawn(const agent::Spawn& what) {
   running.log = new_log(what);
   running.lifeline = cat(options_.job_directory, "/lifeline-", ::getpid(), '-', what.process);
   if (const auto made = os::prepare_lifeline(running.lifeline); !made) return made.error();
-  os::SpawnOptions options{.argv = options_.argv,
+  os::SpawnOptions options{.argv = what.serves ? options_.server : options_.argv,
                            .environment = options_.environment,
                            .output = options_.logs->output_for(running.log)};
   running.log_begin = size_of(options.output);
   auto& environment = options.environment;
-  environment.push_back(cat("MS_ROLE=", role_name(what.role)));
+  environment.push_back(cat("MS_ROLE=", role_name(what)));
   environment.push_back(cat("HOLDFAST_INCARNATION=", what.incarnation));
   environment.push_back(cat("HOLDFAST_ATTEMPT=", what.attempt));
   environment.push_back(cat("HOLDFAST_LIFELINE=", running.lifeline));
@@ -278,7 +279,7 @@ void Children::promote(const agent::Promote& what) {
   running.pipe.reset();
   if (std::exchange(running.idle, false)) make_group_ordinary(group);
   std::string former = logs_[what.node_id];  // Empty: the place was another host's.
-  if (former.empty()) former = cat(options_.logs->path(), '/', log_name(what.node_id));
+  if (former.empty()) former = cat(options_.logs->path(), '/', log_name(what.node_id, what.serves));
   const os::Fd log(::open(former.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
   const std::string line =
       cat("msrun: a spare has taken this place; its output goes on in ", running.log, '\n');

@@ -36,6 +36,7 @@ namespace holdfast::runtime {
 
 struct ChildrenOptions {
   std::vector<std::string> argv;         // argv[0] is the program's path.
+  std::vector<std::string> server;       // The same of a parameter server.
   std::vector<std::string> environment;  // The part that all children have in common.
   std::string job_directory;             // Holds the lifelines. It exists.
   std::shared_ptr<const Launcher> launcher = std::make_shared<Launcher>();  // It has made argv.

@@ -108,6 +108,7 @@ std::vector<std::string> environment_of(const AgentOptions& options,
   set(environment, "MS_SCHED_HOST", options.master_addr);
   set(environment, "MS_SCHED_PORT", cat(options.master_port));
   set(environment, "MS_WORKER_NUM", cat(options.worker_num));
+  if (options.server_num > 0) set(environment, "MS_SERVER_NUM", cat(options.server_num));
   set(environment, "HOLDFAST_RUN", cat(left ? left->run : os::random_bits() | 1));
   if (left) set(environment, "HOLDFAST_JOB", left->job);
   // Only an agent that is alone may draw a random name: other agents could not learn it.

@@ -66,7 +66,7 @@ controller::Candidate candidate_of(const config::Settings& settings) {
   return {.attempt = settings.attempt,
           .by_hand_again = settings.enable_recovery,
           .run = settings.run,
-          .world_size = settings.worker_num};
+          .world_size = settings.worker_num + settings.server_num};
 }
 
 controller::Patience patience_of(const config::Settings& settings) {
@@ -169,8 +169,10 @@ Result<bool> open_journal(Opened& opened, const Leadership* leads, std::uint64_t
     case controller::Takeover::kOtherSize:
       return Error{Blame::kUser, cat(opened.journal->name(), " is of a job with ",
                                      memory.formation->roster.size(),
-                                     " workers, but MS_WORKER_NUM is ", settings.worker_num,
-                                     ": set it to that, or remove the journal to start anew")};
+                                     " workers and servers, but MS_WORKER_NUM is ",
+                                     settings.worker_num, " and MS_SERVER_NUM ",
+                                     settings.server_num,
+                                     ": set them to that, or remove the journal to start anew")};
     case controller::Takeover::kEnded:
       return false;
     case controller::Takeover::kBegin:

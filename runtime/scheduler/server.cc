@@ -41,7 +41,8 @@ std::string agent_of(const config::Settings& settings) {
 controller::Options machine_options(const Opened& opened) {
   const config::Settings& settings = opened.settings;
   return {.job = settings.job,
-          .world_size = settings.worker_num,
+          .world_size = settings.worker_num + settings.server_num,
+          .servers = settings.server_num,
           .topology_timeout = settings.topo_timeout,
           .lease = settings.node_timeout,
           .replacement_timeout = settings.replacement_timeout,
@@ -237,8 +238,10 @@ void Server::carry_out(const controller::Probe& action) {
 void Server::carry_out(const Note& action) {
   note_in_trace(action);
   if (action.kind == Note::Kind::kStop && action.generation == 1) {
+    const std::int32_t servers = settings_.server_num;
     say(cat(all_of(settings_.worker_num, "worker"),
-            settings_.worker_num == 1 ? " is here" : " are here"));
+            servers != 0 ? cat(" and ", all_of(servers, "server")) : "",
+            settings_.worker_num + servers == 1 ? " is here" : " are here"));
   }
   const std::string text = wording::in_words(action.reason);
   if (action.kind == Note::Kind::kFault) say(cat("fault: ", text));

@@ -2,12 +2,13 @@
 // are a pure function of (rank, step, parameters), so a run has one right result, bit for bit.
 //
 //   toy --steps N --out DIR [--optimizer sgd|momentum|adam|adamw] [--elements E] [--pause US]
-//       [--private own|same] [--hold STEP [--holds RANK]] [--forgets STEPS] [--flips N]
-//       [--flips-of FILE] [--loses N]
+//       [--private own|same] [--hold STEP [--holds RANK]] [--hold-again STEP] [--forgets STEPS]
+//       [--flips N] [--flips-of FILE] [--loses N] [--keys N]
 //
 // --private same: the private bytes are the same on all ranks; else they differ. --hold STEP:
 // within that step it waits until there is a file DIR/go. --holds RANK: only this rank does,
-// each time that it makes the step, and it removes the file.
+// each time that it makes the step, and it removes the file. --hold-again STEP: the same, with a
+// file DIR/go-again.
 // --forgets STEPS: after so many steps of a process its gradients change, so a successor, which has
 // made none, goes on with other ones.
 // --flips N: in every fifth step of rank 1 that is recorded for a rehearsal, N times, one bit of a
@@ -15,6 +16,8 @@
 // The training then ends after the step whose number the file DIR/last comes to hold.
 // --flips-of FILE: rank 1 flips a bit in the steps that such a file names.
 // --loses N: rank 1 loses N pages of its arena, one after the other, at random instants.
+// --keys N: in each step it uses N keys of each of two tables of the job's parameter servers. More
+// and more keys are there, and all of them are written at the end.
 // At the end every rank writes DIR/rank-<r>: version, position, parameters, moments, private bytes.
 #include <unistd.h>
 
@@ -53,12 +56,14 @@ struct Options {
   std::uint64_t elements = 100'000;
   unsigned pause_us = 0;  // How long a step waits, in place of computing.
   bool same_private = false;
-  Version hold = 0;      // The step in which to wait; 0: none.
+  Version hold = 0;      // The step in which to wait; 0: none. So is the next.
+  Version hold_again = 0;
   Rank holds = kNoRank;  // The rank that waits there; kNoRank: all.
   Version forgets = 0;
   int flips = 0;
   std::string flips_of;
   int loses = 0;
+  std::size_t keys = 0;  // Of a step, in each table; 0: there are no tables.
 };
 
 // Like a batch norm's running mean: depends on all steps so far and differs between ranks.
@@ -133,6 +138,7 @@ class Toy {
   }
 
   void run() {
+    define_tables();
     while (must(session_->meet({})) == Met::kToFill) initialise();
     check_private();
     if (options_.loses > 0 && session_->identity().rank == 1 && !session_->rehearsal()) {
@@ -147,6 +153,7 @@ class Toy {
   }
 
  private:
+  static constexpr std::size_t kTables = 2;
   static constexpr Version kLastWhole = 20;  // In so many last steps no page is lost.
 
   Version last_step() {
@@ -216,11 +223,11 @@ class Toy {
       if (sampled) session_->note(cat("gradient ", k), std::as_bytes(gradients));
       session_->reduce(gradients);
     }
+    use_tables(n);
     if (options_.pause_us != 0) ::usleep(options_.pause_us);
-    if (n == options_.hold && (options_.holds == kNoRank || options_.holds == rank)) {
-      const std::string go = options_.out + "/go";
-      while (::access(go.c_str(), F_OK) != 0) ::usleep(1000);
-      if (options_.holds != kNoRank) ::unlink(go.c_str());
+    if (options_.holds == kNoRank || options_.holds == rank) {
+      if (n == options_.hold) hold(options_.out + "/go");
+      if (n == options_.hold_again) hold(options_.out + "/go-again");
     }
     const Private after = next(current_, private_of(), n);
     std::memcpy(arena.private_bytes(n).data(), &after, sizeof after);
@@ -237,6 +244,50 @@ class Toy {
       current_ = after;
       ++steps_;
     }
+  }
+
+  void define_tables() {
+    if (options_.keys == 0) return;
+    table::Spec spec{.name = "adam", .values = 5, .initial = {table::Initial::Kind::kUniform, -1, 1}};
+    spec.optimizer.rule = table::Optimizer::Rule::kAdam;
+    (void)must(session_->tables()->define(spec));
+    spec = {.name = "sgd", .values = 8, .type = table::Type::kBfloat16};
+    (void)must(session_->tables()->define(spec));
+  }
+
+  [[nodiscard]] std::uint64_t keys_of(Version n) const { return options_.keys * (10 + n); }
+
+  // As with other exchanges, if it fails the step will be void.
+  void use_tables(Version n) {
+    for (std::size_t t = 0; t < kTables && options_.keys > 0; ++t) {
+      TableClient& tables = *session_->tables();
+      must(tables.set(t, 0.01 / static_cast<double>(1 + n / 100), 0.001));
+      std::vector<std::uint64_t> keys(options_.keys);
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        keys[i] = derive(n, session_->identity().rank, t, i) % keys_of(n);
+      }
+      std::vector<float> rows(keys.size() * tables.specs()[t].values);
+      if (tables.pull(t, keys, rows).outcome != collective::Outcome::kDone) return;
+      for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = 0.1F * rows[i] + draw(mix(n + i));
+      (void)must(tables.push(t, keys, rows));
+    }
+  }
+
+  // All rows of a table, in the newest version. Reads them in a step that is never made.
+  std::vector<float> rows_of(std::size_t t) {
+    TableClient& tables = *session_->tables();
+    std::vector<std::uint64_t> keys(keys_of(session_->version()));
+    std::iota(keys.begin(), keys.end(), 0);
+    std::vector<float> rows(keys.size() * tables.specs()[t].values);
+    do {
+      if (must(session_->begin_step()) == Began::kTooLate) die(session_->why_too_late());
+    } while (tables.pull(t, keys, rows).outcome != collective::Outcome::kDone);
+    return rows;
+  }
+
+  void hold(const std::string& go) const {
+    while (::access(go.c_str(), F_OK) != 0) ::usleep(1000);
+    if (options_.holds != kNoRank) ::unlink(go.c_str());
   }
 
   bool flips(Version n, bool sampled) {
@@ -271,6 +322,10 @@ class Toy {
       add(arena.moments(k).data(), arena.moments(k).size_bytes());
     }
     add(arena.private_bytes(version).data(), arena.private_bytes(version).size());
+    for (std::size_t t = 0; t < kTables && options_.keys > 0; ++t) {
+      const auto rows = rows_of(t);
+      add(rows.data(), rows.size() * sizeof(float));
+    }
     must(os::write_file_atomically(cat(options_.out, "/rank-", session_->identity().rank), bytes));
   }
 
@@ -304,6 +359,8 @@ Options parse(int argc, char** argv) {
       options.same_private = value == "same";
     else if (name == "--hold")
       options.hold = std::stoull(value);
+    else if (name == "--hold-again")
+      options.hold_again = std::stoull(value);
     else if (name == "--forgets")
       options.forgets = std::stoull(value);
     else if (name == "--holds")
@@ -314,6 +371,8 @@ Options parse(int argc, char** argv) {
       options.flips_of = value;
     else if (name == "--loses")
       options.loses = std::stoi(value);
+    else if (name == "--keys")
+      options.keys = std::stoull(value);
     else if (name == "--pause")
       options.pause_us = static_cast<unsigned>(std::stoul(value));
     else if (name == "--optimizer") {

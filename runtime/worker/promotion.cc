@@ -17,7 +17,7 @@ Rank rank_of_bound_spare(const config::Settings& settings) {
   Rank rank = kNoRank;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), rank);
   const bool is_rank = error == std::errc{} && end == name.data() + name.size() && rank >= 0 &&
-                       rank < settings.worker_num;
+                       rank < settings.worker_num + settings.server_num;
   return settings.spare_fd >= 0 && is_rank ? rank : kNoRank;
 }
 

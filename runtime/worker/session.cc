@@ -28,7 +28,7 @@ void Session::Parts::open_recorder() {
   if (worker.solo() || worker.rehearsal() != nullptr || !settings.rehearsals) return;
   // Without a lifeline there is no agent to start a rehearsal. Without `protect` no version holds
   // all that a rehearsal needs.
-  if (settings.lifeline.empty() || !settings.protect) return;
+  if (settings.lifeline.empty() || !settings.protect || identity.servers > 0) return;
   auto made = Recorder::make(identity, settings.rehearsal_bytes);
   if (made) recorder = *std::move(made);
 }
@@ -81,6 +81,9 @@ Generation Session::generation() const {
 Result<Met> Session::meet(const arena::Position& position) {
   Parts& p = *parts_;
   p.begin_position = position;
+  if (p.tables) {
+    if (const Status told = p.tables->publish(); !told) return p.worker.fail(told.error().what);
+  }
   if (p.due) {
     p.do_work(*std::exchange(p.due, std::nullopt));
   } else {
@@ -116,9 +119,11 @@ Result<Began> Session::begin_step() {
   p.wait_for_sums();  // The sums of a step that was begun and given up.
   p.end_sample(false);
   p.mark = Outcome::kDone;
+  p.table_why.clear();
   os::keep_handler();
   (void)p.has_lost_pages();
-  const auto result = p.call(trainer::StepBegun{p.group && p.group->aborted()});
+  if (p.tables) p.tables->give_up();
+  const auto result = p.call(trainer::StepBegun{p.group && p.is_aborted()});
   p.enter(p.worker.generation());
   p.now(Doing::kComputing);
   switch (result.what) {
@@ -222,6 +227,12 @@ Outcome Session::all_gather(std::span<const std::byte> mine, std::span<std::byte
 std::shared_ptr<Group> Session::group() const {
   return parts_->group;
 }
+TableClient* Session::tables() const {
+  return parts_->tables.get();
+}
+std::shared_ptr<Group> Session::everyone() const {
+  return parts_->everyone;
+}
 const std::shared_ptr<collective::CurrentGeneration>& Session::current() const {
   return parts_->current;
 }
@@ -264,6 +275,7 @@ Status Session::end() {
   }
   p.now(Doing::kEnded);
   if (p.group) p.idle_group().leave();
+  if (p.everyone) p.everyone->leave();
   p.worker.trace().event("end", {{"rank", p.identity.rank}, {"version", p.version()}});
   return p.worker.end();
 }

@@ -40,6 +40,7 @@
 #include "collective/regions.h"
 #include "runtime/worker/rehearsal.h"
 #include "runtime/worker/state_store.h"
+#include "runtime/worker/table_client.h"
 #include "runtime/worker/worker.h"
 
 namespace holdfast::runtime {
@@ -125,6 +126,10 @@ class Session {
   // end_step(), and must have ended before either is called: a wait for them in end_step() may be
   // taken for a standstill.
   [[nodiscard]] std::shared_ptr<collective::Group> group() const;
+  // The job's parameter servers; null: it has none. Define tables before the first meet() or join().
+  [[nodiscard]] TableClient* tables() const;
+  // As group(), of all ranks: workers and servers. Without servers it is group().
+  [[nodiscard]] std::shared_ptr<collective::Group> everyone() const;
   // What the teams of some ranks belong to: their groups end when a generation is aborted.
   [[nodiscard]] const std::shared_ptr<collective::CurrentGeneration>& current() const;
   // The queue of the operations on the group of all ranks: sums and all others. begin_step(),

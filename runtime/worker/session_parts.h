@@ -57,6 +57,7 @@ struct Session::Parts {
   [[nodiscard]] Version version() const { return store->holding().version; }
   [[nodiscard]] Error error_of(const trainer::Return& result);
   collective::Outcome note(collective::Outcome outcome);
+  collective::Outcome note(const collective::Verdict& verdict);  // Of an exchange with servers.
   void wait_for_sums();
   Status join_copies(const collective::Layout& layout, const std::stop_token& stopped,
                      const collective::Group& formed);
@@ -64,6 +65,13 @@ struct Session::Parts {
   void drop_group();
   collective::Group::Options group_options(Generation formed);
   void trace_step();
+  [[nodiscard]] bool is_aborted() const { return group->aborted() || everyone->aborted(); }
+  void for_workers(collective::Group::Options& options);
+  [[nodiscard]] Result<std::shared_ptr<collective::Group>> form_workers(
+      collective::Group::Options options, const std::stop_token& stopped);
+  [[nodiscard]] collective::Layout of_workers(collective::Layout layout) const;
+  void abort_groups();
+  [[nodiscard]] std::string why_not_done() const;
   bool stop(Generation stopped);
   collective::Group& idle_group();
   void open_recorder();
@@ -89,7 +97,11 @@ struct Session::Parts {
   arena::Position begin_position;
   std::optional<trainer::Repair> due;  // The work that the next call of meet() does first.
   bool was_cleared = false;            // What the program filled before was overwritten.
-  std::shared_ptr<collective::Group> group;
+  std::shared_ptr<collective::Group> group;     // Of the workers; a server's is `everyone`.
+  std::shared_ptr<collective::Group> everyone;  // Without servers the same.
+  std::optional<std::stop_callback<std::function<void()>>> on_abort_of_all;  // Ends `everyone`.
+  std::unique_ptr<TableClient> tables;                                       // Null: no servers.
+  std::string table_why;  // Why an exchange with the servers was refused in this step.
   std::optional<wording::Cover> cover;    // What say_cover() said last.
   std::unique_ptr<PrivateCopies> copies;  // Uses the group; null: none are needed.
   Generation generation = 0;              // The newest in which the machine said to go on.

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "io/loop.h"
+#include "os/folder.h"
 #include "os/lost_pages.h"
 #include "os/slice.h"
 #include "runtime/worker/session_parts.h"
@@ -46,7 +47,11 @@ Session::Parts::Parts(Worker& w, Identity i, std::unique_ptr<StateStore> s)
       board(os::lifeline_board(w.settings().lifeline)),
       current(std::make_shared<collective::CurrentGeneration>(current_options(w, identity, board))),
       queue(std::make_shared<collective::Queue>([this] { sums_thread = ::gettid(); },
-                                                [this] { worker.tell(trainer::SumsIdle{}); })) {}
+                                                [this] { worker.tell(trainer::SumsIdle{}); })) {
+  if (identity.servers > 0 && !identity.serves()) {
+    tables = std::make_unique<TableClient>(w, identity, current);
+  }
+}
 
 void Session::Parts::enter(Generation entered) {
   board->enter(generation = entered);
@@ -127,15 +132,41 @@ Group::Options Session::Parts::group_options(Generation formed) {
                          .generation = formed,
                          .run_id = identity.run_id,
                          .rank = identity.rank,
-                         .world_size = identity.world_size,
-                         .registered = store->gradients(),
-                         .regions = regions,
+                         .world_size = identity.all_ranks(),
                          .layout = worker.neighbours().layout(),
                          .agreed = static_cast<std::uint64_t>(agreed)};
-  options.come_to = {board, &board->operations};
   options.join_timeout =
       std::chrono::duration_cast<std::chrono::milliseconds>(settings.replacement_timeout);
+  if (identity.servers == 0) for_workers(options);
   return options;
+}
+
+// What only the group of the workers has: sums, and operations that tell who holds up whom.
+void Session::Parts::for_workers(Group::Options& options) {
+  options.registered = store->gradients();
+  options.regions = regions;
+  options.come_to = {board, &board->operations};
+}
+
+// The group of the workers, once that of all ranks has formed by `options`. Null: this is a server.
+Result<std::shared_ptr<Group>> Session::Parts::form_workers(Group::Options options,
+                                                            const std::stop_token& stopped) {
+  if (identity.serves()) return std::shared_ptr<Group>();
+  options.group = "workers";
+  options.directory = cat(identity.directory, "/workers");
+  options.world_size = identity.world_size;
+  options.layout = of_workers(std::move(options.layout));
+  for (Rank rank = 0; rank < identity.world_size; ++rank) options.world_ranks.push_back(rank);
+  for_workers(options);
+  if (const auto made = os::Folder::make(options.directory); !made) return made.error();
+  return current->join(options, stopped);
+}
+
+collective::Layout Session::Parts::of_workers(collective::Layout layout) const {
+  const auto count = static_cast<std::size_t>(identity.world_size);
+  if (layout.host_of.size() > count) layout.host_of.resize(count);
+  if (layout.domain_of.size() > count) layout.domain_of.resize(count);
+  return layout;
 }
 
 void Session::Parts::do_work(const trainer::JoinGroup& work) {
@@ -145,7 +176,10 @@ void Session::Parts::do_work(const trainer::JoinGroup& work) {
   auto options = group_options(generation);
   const std::stop_token stopped = current->begin(generation, options.layout);
   auto formed = current->join(options, stopped);
-  auto status = formed ? join_copies(options.layout, stopped, **formed) : Status(formed.error());
+  Result<std::shared_ptr<Group>> workers = formed;
+  if (formed && identity.servers > 0) workers = form_workers(options, stopped);
+  auto status = !workers ? Status(workers.error())
+                         : join_copies(of_workers(options.layout), stopped, **formed);
   const auto held = store->holding().held;
   const bool linked = !options.layout.host_of.empty();
   if (!status) {
@@ -160,7 +194,10 @@ void Session::Parts::do_work(const trainer::JoinGroup& work) {
     }
     return worker.tell(trainer::NotFormed{error.blame == Blame::kUser, error.what, held, linked});
   }
-  group = *std::move(formed);
+  everyone = *std::move(formed);
+  group = *workers ? *std::move(workers) : everyone;
+  if (group != everyone) on_abort_of_all.emplace(stopped, [all = everyone] { all->abort(); });
+  if (tables) tables->meet_in(everyone);
   current->formed(group);
   // The sums thread gets its usual slice back for steps.
   if (sums_thread != 0) os::take_usual_slice(sums_thread);
@@ -168,7 +205,7 @@ void Session::Parts::do_work(const trainer::JoinGroup& work) {
   worker.trace().event("reform",
                        {{"rank", identity.rank}, {"generation", generation}, {"ms", took}});
   say_cover(linked);
-  worker.tell(trainer::Formed{group->aborted(), linked, copies != nullptr, held});
+  worker.tell(trainer::Formed{is_aborted(), linked, copies != nullptr, held});
 }
 
 // Rank 0 says for all what the loss of a host would take along: when the job begins, and after each
@@ -189,7 +226,7 @@ Status Session::Parts::join_copies(const collective::Layout& layout, const std::
                                    const Group& formed) {
   const auto& settings = worker.settings();
   const bool wanted = settings.replicas > 0 && settings.protect && store->holding().private_is_own;
-  if (!wanted || layout.host_of.empty()) return {};
+  if (!wanted || layout.host_of.empty() || identity.serves()) return {};
   // The holder is given the committed bytes, so what is lost of them has to be known before.
   for (const auto& part : store->own_parts(version())) os::touch(part.bytes);
   was_used = true;
@@ -218,11 +255,12 @@ void Session::Parts::do_work(const trainer::LeaveGroup&) {
 void Session::Parts::do_work(const trainer::AwaitSums&) {
   now(Doing::kSumming);
   wait_for_sums();
-  worker.tell(trainer::SumsDone{outcome_of(mark), mark == Outcome::kDone ? "" : group->why()});
+  worker.tell(trainer::SumsDone{outcome_of(mark), why_not_done()});
 }
 
 void Session::Parts::do_work(const trainer::Stage& work) {
   now(Doing::kStaging);
+  if (tables) (void)note(tables->end_step(work.version));
   store->stage(work.version, *step);
   worker.tell(trainer::Staged{});
 }
@@ -237,8 +275,16 @@ void Session::Parts::do_work(const trainer::Arrive&) {
   now(Doing::kCommitting);
   if (has_lost_pages()) return worker.tell(trainer::Arrived{trainer::Outcome::kStopped, ""});
   if (auto* rehearsal = worker.rehearsal()) rehearsal->arrive();  // A rehearsal ends here.
-  note(idle_group().barrier());
-  worker.tell(trainer::Arrived{outcome_of(mark), mark == Outcome::kDone ? "" : group->why()});
+  (void)idle_group();
+  note(everyone->barrier());
+  worker.tell(trainer::Arrived{outcome_of(mark), why_not_done()});
+}
+
+std::string Session::Parts::why_not_done() const {
+  if (mark == Outcome::kDone) return {};
+  if (!table_why.empty()) return table_why;
+  const std::string why = group->why();
+  return why.empty() ? everyone->why() : why;
 }
 
 void Session::Parts::do_work(const trainer::Update&) {
@@ -265,7 +311,7 @@ bool Session::Parts::has_lost_pages() {
                              "place: nothing is lost"});
     return false;
   }
-  if (group) group->abort();
+  if (group) abort_groups();
   worker.tell(trainer::PagesLost{store->holding(), pages});
   return true;
 }
@@ -273,9 +319,13 @@ bool Session::Parts::has_lost_pages() {
 void Session::Parts::drop_group() {
   copies.reset();
   if (!group) return;
-  group->abort();  // Not leave(): the others would take that for the end of this rank's training.
+  // Without abort(), the others take this for the end of this rank's training.
+  if (!ended) abort_groups();
   queue->drain();
   current->formed(nullptr);
+  if (tables) tables->meet_in(nullptr);
+  on_abort_of_all.reset();
+  everyone.reset();
   group.reset();
   sums.clear();
 }
@@ -293,6 +343,16 @@ bool Session::Parts::stop(Generation stopped) {
 Outcome Session::Parts::note(Outcome outcome) {
   if (mark == Outcome::kDone) mark = outcome;
   return outcome;
+}
+
+Outcome Session::Parts::note(const collective::Verdict& verdict) {
+  if (mark == Outcome::kDone) table_why = verdict.why;
+  return note(verdict.outcome);
+}
+
+void Session::Parts::abort_groups() {
+  group->abort();
+  everyone->abort();
 }
 
 // Waits for all sums that were started.

@@ -19,6 +19,7 @@
 #include "runtime/jobs/solo_folder.h"
 #include "runtime/jobs/tls_choice.h"
 #include "runtime/worker/lifeline_holder.h"
+#include "runtime/worker/serve.h"
 #include "runtime/worker/worker_control.h"
 #include "wording/reasons.h"
 
@@ -179,12 +180,24 @@ Result<Identity> Worker::identity() try {
         cat("MS_WORKER_NUM is ", settings().worker_num, " for node '", settings().node_id,
             "', but the job has ", identity->world_size,
             " workers by that of its scheduler: give all processes of a job the same (on every "
-            "host the same --nnodes and --nproc-per-node, or --worker_num)"));
+            "host the same --nnodes and --nproc-per-node, or --worker_num; and of servers)"));
   }
-  if (identity) c.known = *identity;
+  if (!identity) return identity;
+  c.known = *identity;
+  if (identity->serves()) serve_and_exit();
+  if (settings().role == config::Role::kServer) {
+    return fail(cat("node '", settings().node_id, "' was started as a parameter server, and has a ",
+                    "worker's place: give all processes of a job the same MS_SERVER_NUM"));
+  }
   return identity;
 } catch (const std::system_error& error) {  // As in start(), for a spare that has got its place.
   return os::no_task("this process can not take part in a job", error.code().value());
+}
+
+void Worker::serve_and_exit() {
+  const Status served = serve_tables(*this);
+  if (!served) std::fprintf(stderr, "holdfast: %s\n", served.error().what.c_str());
+  std::exit(served ? 0 : 1);
 }
 
 bool Worker::solo() const {

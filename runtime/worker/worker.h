@@ -22,10 +22,14 @@ namespace holdfast::runtime {
 struct Identity {
   Rank rank = 0;
   Rank local_rank = 0;  // This rank's number among the ranks of its host, in rank order.
-  std::int32_t world_size = 1;
+  std::int32_t world_size = 1;  // The workers: ranks 0 to world_size - 1.
+  std::int32_t servers = 0;     // Parameter servers: the ranks after them.
   std::uint64_t run_id = 0;
   // Holds arenas and segments. It is on tmpfs, and the same for all ranks of a host.
   std::string directory;
+
+  [[nodiscard]] std::int32_t all_ranks() const { return world_size + servers; }
+  [[nodiscard]] bool serves() const { return rank >= world_size; }
 };
 
 class Drills;
@@ -47,7 +51,8 @@ class Worker {
 
   // Waits until the ranks are given. A spare waits here for its place first, and only then
   // registers; it exits quietly with code 0 if the job ends without needing it. Later calls return
-  // the same at once. Errors: no scheduler within HOLDFAST_SCHEDULER_TIMEOUT; refused, and why.
+  // the same at once. A process that gets a parameter server's place serves here, and exits when
+  // the training has ended. Errors: no scheduler within HOLDFAST_SCHEDULER_TIMEOUT; refused, and why.
   [[nodiscard]] Result<Identity> identity();
 
   [[nodiscard]] bool solo() const;  // This process trains alone, without a scheduler.
@@ -107,6 +112,7 @@ class Worker {
  private:
   struct Control;
   explicit Worker(std::unique_ptr<Control> control);
+  [[noreturn]] void serve_and_exit();
   std::unique_ptr<Control> control_;
 };
 

@@ -52,7 +52,8 @@ void Worker::Control::begin() {
                                  .host = os::host_name(),
                                  .pid = ::getpid(),
                                  .memory = os::shared_memory_name(),
-                                 .domain = settings.domain});
+                                 .domain = settings.domain,
+                                 .serves = settings.role == config::Role::kServer});
   loop.post([this] { link.open(); });
   loop.after(kHeartbeat, [this] { beat(); });
   thread = std::thread([this] {
@@ -136,7 +137,8 @@ void Worker::Control::do_it(member::RankGiven& a) {
   const std::lock_guard lock(mutex);
   place = Identity{.rank = a.rank,
                    .local_rank = local_rank_among(a.peers->places(), a.rank),
-                   .world_size = a.world_size,
+                   .world_size = a.world_size - settings.server_num,
+                   .servers = settings.server_num,
                    .run_id = a.run_id};
   rank = a.rank;
   changed.notify_all();

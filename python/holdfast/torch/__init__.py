@@ -31,10 +31,11 @@ from holdfast.job import prepare_spare
 from holdfast.torch import _engine, _register
 from holdfast.torch._beginning import begin_as_the_first
 from holdfast.torch._state import State
+from holdfast.torch._tables import Embedding
 
 TRIED: Final = ("2.13",)
 
-__all__ = ["Error", "PeerError", "State", "UserError", "WorldError", "init"]
+__all__ = ["Embedding", "Error", "PeerError", "State", "UserError", "WorldError", "init"]
 
 
 def init() -> None:

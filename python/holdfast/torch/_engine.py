@@ -49,6 +49,7 @@ class Engine:
         self.session: _core.Session | None = None
         self.buckets: Final = Buckets(say)
         self.early: Final = Early(self.seat)
+        self.tables: list[Any] = []  # Each Embedding, in the order in which they were made.
         self.groups: weakref.WeakSet[_Group] = weakref.WeakSet()
         self.in_step = False  # A step of the program is under way.
         self.marked = False  # An echo was given in this step.
@@ -82,7 +83,16 @@ class Engine:
             private_bytes=private_bytes, own_private=True, common_bytes=common_bytes
         )
         self.session.end_on_exit()
+        for table in self.tables:
+            table.open(self.session)
         return self.session
+
+    def push_tables(self) -> None:
+        """Push the gradients of the step under way to the parameter servers."""
+        for table in self.tables:
+            if status := table.push():
+                self.cut_short(status)
+                return
 
     def set_phase(self, phase: Phase) -> None:
         """Change who answers collectives."""

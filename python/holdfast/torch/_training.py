@@ -68,6 +68,8 @@ class Training:
         self.progress.wish = self._wish
         self.has_updated = False
         self.versions.losses.begin()
+        for table in self.engine.tables:
+            table.forget()
         self.progress.seeds.derive("step", self.n).set()
         self.sampled.begin()
         self.engine.observer.began(self.n + 1)

@@ -202,6 +202,9 @@ class Versions(_versions.Versions):
             return False
         if progress.n and self.losses.act is not Act.COMMIT:
             return self._do_without(see)
+        engine.push_tables()
+        if engine.marked:
+            return False
         gradients = self._gradients.end_step(has_updated)
         self._image.write(self.next, self._objects(), gradients, see)
         return self._end()

@@ -1,0 +1,169 @@
+"""Embedding: rows of a table that the job's parameter servers keep, as a module."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from holdfast import _tables
+from holdfast._abi import DType
+from holdfast._errors import UserError
+from holdfast._seat import Phase
+from holdfast.torch import _engine
+from holdfast.torch._eager import runs_as_it_is
+
+_DTYPES: Final = {torch.float32: DType.FLOAT32, torch.bfloat16: DType.BFLOAT16}
+
+
+class Embedding(torch.nn.Module):
+    """A table of embeddings that the job's parameter servers keep and update. Not thread-safe.
+
+    Use it as torch.nn.Embedding, in a model of a program with hf.State. It has no parameters in
+    torch's sense: no optimizer, no state_dict and no DistributedDataParallel knows its rows.
+    docs/parameter-server.md says what is promised.
+    """
+
+    def __init__(
+        self,
+        rows: int | None,
+        dim: int,
+        *,
+        optimizer: str = "adagrad",
+        lr: float = 0.01,
+        weight_decay: float = 0.0,
+        initial: tuple[str, float, float] = ("normal", 0.0, 1.0),
+        seed: int = 0,
+        name: str | None = None,
+        dtype: torch.dtype = torch.float32,
+        **options: float,
+    ) -> None:
+        """Describe a table of `rows` rows (None: any id from 0 to 2^63 - 1) of `dim` values.
+
+        Make it after hf.init() and before hf.State(...), the same on all ranks. `optimizer`: sgd,
+        momentum, adagrad, row_adagrad, adam, sparse_adam, adamw or ftrl; `options` are its numbers,
+        named as in torch.optim. The update uses `lr` and `weight_decay` as they are when the step
+        ends; all ranks set the same. `initial`: how a row begins: ("normal", mean, deviation),
+        ("uniform", low, high) or ("constant", value, 0).
+
+        Errors: UserError if the job has no servers, or this makes no sense.
+        """
+        super().__init__()
+        self.rows, self.dim, self.lr, self.weight_decay = rows, dim, lr, weight_decay
+        engine = _engine.engine
+        if engine is None or engine.session is not None:
+            raise UserError(
+                "hf.Embedding has to be made after hf.init() and before hf.State(...), which opens "
+                "the tables"
+            )
+        if engine.seat.servers == 0:
+            raise UserError(
+                "hf.Embedding needs parameter servers, and this job has none: start it with "
+                "`holdfast run --servers 1 ...`"
+            )
+        if (rows is not None and rows < 1) or not 1 <= dim <= _MOST_VALUES:
+            raise UserError(
+                f"hf.Embedding({rows}, {dim}): allowed are None or a number of rows from 1, and 1 "
+                f"to {_MOST_VALUES} values in a row"
+            )
+        if dtype not in _DTYPES:
+            raise UserError(f"hf.Embedding keeps torch.float32 or torch.bfloat16, not {dtype}")
+        kinds = {kind.name.lower(): kind for kind in _tables.Initial}
+        if len(initial) != 3 or initial[0] not in kinds or not all(map(math.isfinite, initial[1:])):
+            raise UserError(
+                f"initial={initial!r}: allowed are ('normal', mean, deviation), ('uniform', low, "
+                "high) and ('constant', value, 0)"
+            )
+        self._spec = _tables.Spec(
+            name=name or f"embedding{len(engine.tables) + 1}",
+            values=dim,
+            optimizer=_tables.optimizer_named(optimizer, options),
+            initial=kinds[initial[0]],
+            initial_a=initial[1],
+            initial_b=initial[2],
+            seed=seed,
+            dtype=_DTYPES[dtype],
+        )
+        self._table: _tables.Table | None = None
+        self._pulled: list[tuple[Tensor, Tensor]] = []  # Keys and rows, in the step under way.
+        engine.tables.append(self)
+
+    def extra_repr(self) -> str:
+        """Show the table as torch shows a module."""
+        many = "any id" if self.rows is None else str(self.rows)
+        return f"{many}, {self.dim}, {self._spec.optimizer.rule.name.lower()}, lr={self.lr}"
+
+    @runs_as_it_is
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the rows of `ids`, whole numbers in any shape: that shape, and `dim` behind it.
+
+        All ranks come here alike; the ids may differ. Where gradients are wanted, those of the step
+        go to the servers when it ends, divided by the number of ranks as by
+        DistributedDataParallel.
+        """
+        keys, places = torch.unique(self._checked(ids), return_inverse=True)
+        rows = torch.zeros(keys.numel(), self.dim)
+        self._pull(keys, rows)
+        if torch.is_grad_enabled():
+            rows.requires_grad_()
+            self._pulled.append((keys, rows))
+        return functional.embedding(places, rows).view(*ids.shape, self.dim)
+
+    def _checked(self, ids: Tensor) -> Tensor:
+        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+            raise UserError(f"{self._spec.name} was asked for ids of {ids.dtype}: whole numbers")
+        flat = ids.reshape(-1).to(torch.int64)
+        if flat.numel():
+            low, high = int(flat.min()), int(flat.max())
+            if low < 0 or (self.rows is not None and high >= self.rows):
+                wrong = low if low < 0 else high
+                allowed = "from 0 on" if self.rows is None else f"0 to {self.rows - 1}"
+                raise UserError(f"{self._spec.name} was asked for id {wrong}; allowed is {allowed}")
+        return flat
+
+    def _pull(self, keys: Tensor, rows: Tensor) -> None:
+        engine = _engine.engine
+        assert engine is not None
+        if engine.echoing or engine.marked:
+            return
+        if engine.phase is Phase.EARLY or self._table is None:
+            raise UserError(
+                f"{self._spec.name} was used before hf.State(...): its rows can be had after that"
+            )
+        engine.note_between()
+        engine.drain()
+        engine.see_that_others_are_there()
+        if engine.phase is Phase.ECHO:
+            return
+        if status := self._table.pull(keys.data_ptr(), keys.numel(), rows.data_ptr()):
+            rows.zero_()
+            engine.cut_short(status)
+
+    # ---- For the engine -------------------------------------------------------------------------
+
+    def open(self, session: Any) -> None:
+        """Define the table in the session that State has opened."""
+        self._table = _tables.Table(session, self._spec)
+
+    def forget(self) -> None:
+        """Forget the gradients of a step that is given up, or was not meant to have any."""
+        self._pulled.clear()
+
+    def push(self) -> int:
+        """Push the gradients of the step; return the first status that is not good."""
+        engine, table = _engine.engine, self._table
+        assert engine is not None and table is not None
+        table.set(self.lr, self.weight_decay)
+        pulled, self._pulled = self._pulled, []
+        for keys, rows in pulled:
+            grad = torch.zeros_like(rows) if rows.grad is None else rows.grad
+            grad = (grad / engine.seat.world_size).contiguous()
+            if status := table.push(keys.data_ptr(), keys.numel(), grad.data_ptr()):
+                return status
+        return 0
+
+
+_MOST_VALUES: Final = 4096

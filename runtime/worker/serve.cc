@@ -1,0 +1,137 @@
+#include "runtime/worker/serve.h"
+
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "runtime/worker/session.h"
+#include "runtime/worker/table_client.h"
+#include "runtime/worker/table_exchange.h"
+#include "runtime/worker/table_store.h"
+
+namespace holdfast::runtime {
+namespace {
+
+using collective::Outcome;
+
+class Server {
+ public:
+  Server(Worker& worker, Session& session, Rank workers)
+      : worker_(worker), session_(session), tables_(tables_of(session)), workers_(workers) {}
+
+  Status run() {
+    for (;;) {
+      const auto began = session_.begin_step();
+      if (!began) return began.error();
+      if (*began == Began::kTooLate) return session_.end();
+      pushed_.clear();
+      if (std::exchange(is_begun_, true)) tables_.unstage();  // A step that was given up.
+      Result<bool> goes_on = serve_step();
+      if (!goes_on) return goes_on.error();
+      if (!*goes_on) return session_.end();
+    }
+  }
+
+ private:
+  // false: the training has ended.
+  Result<bool> serve_step() {
+    for (;;) {
+      const auto group = session_.everyone();
+      TableExchange exchange(*group, workers_);
+      collective::Verdict verdict = exchange.meet({});
+      const bool ends = verdict.outcome == Outcome::kDone &&
+                        exchange.agreed().call == TableCall::kEndStep;
+      if (verdict.outcome == Outcome::kLeft) return false;
+      if (verdict.outcome == Outcome::kDone) {
+        const auto done = ends ? stage(exchange) : serve(exchange);
+        if (!done) return worker_.fail(done.error().what);
+        verdict = *done;
+      }
+      if (verdict.outcome == Outcome::kAborted) return true;
+      if (verdict.outcome != Outcome::kDone) return worker_.fail(verdict.why);
+      if (!ends) continue;
+      const auto ended = session_.end_step({}, 0.0);
+      if (!ended) return ended.error();
+      is_begun_ = *ended != Ended::kCommitted;
+      return true;
+    }
+  }
+
+  Result<collective::Verdict> serve(TableExchange& exchange) {
+    if (exchange.agreed().call == TableCall::kGiveUp) {
+      tables_.unstage();
+      pushed_.clear();
+      return collective::Verdict{};
+    }
+    const std::size_t t = exchange.agreed().table;
+    if (t >= tables_.specs().size()) return Error{Blame::kPeer, cat("there is no table ", t)};
+    const std::size_t values = tables_.specs()[t].values;
+    collective::Verdict told = exchange.give({}, sizeof(std::uint64_t), came_);
+    if (told.outcome != Outcome::kDone) return told;
+    keys_.resize(exchange.rows());
+    rows_.resize(keys_.size() * values);
+    if (!keys_.empty()) std::memcpy(keys_.data(), came_.data(), came_.size());
+    if (exchange.agreed().call == TableCall::kPull) {
+      tables_.read(t, keys_, rows_);
+      return exchange.answer(std::as_writable_bytes(std::span(rows_)), values * sizeof(float));
+    }
+    told = exchange.give({}, values * sizeof(float), came_);
+    if (told.outcome != Outcome::kDone) return told;
+    if (!keys_.empty()) std::memcpy(rows_.data(), came_.data(), came_.size());
+    pushed_.resize(tables_.specs().size());
+    pushed_[t] = true;
+    if (Status added = tables_.add(t, keys_, rows_); !added) return added.error();
+    return collective::Verdict{};
+  }
+
+  Result<collective::Verdict> stage(TableExchange& exchange) {
+    std::vector<table::Arguments> arguments(tables_.specs().size());
+    const auto bytes = std::as_writable_bytes(std::span(arguments));
+    if (!bytes.empty()) {
+      collective::Verdict told = exchange.tell(bytes);
+      if (told.outcome != Outcome::kDone) return told;
+    }
+    // All servers count alike, also those of which no rows were meant.
+    for (std::size_t t = 0; t < arguments.size(); ++t) {
+      arguments[t].update_count = tables_.updates(t) + (t < pushed_.size() && pushed_[t] ? 1 : 0);
+    }
+    pushed_.clear();
+    const Version n = tables_.version() + 1;
+    if (exchange.agreed().table != n) {
+      return Error{Blame::kPeer, cat("the workers end step ", exchange.agreed().table,
+                                     ", and this server is in step ", n)};
+    }
+    if (Status staged = tables_.stage(n, {}, arguments); !staged) return staged.error();
+    return collective::Verdict{};
+  }
+
+  Worker& worker_;
+  Session& session_;
+  table::Tables& tables_;
+  const Rank workers_;
+  bool is_begun_ = false;  // A step that is not committed.
+  std::vector<bool> pushed_;  // By table: whether the workers have pushed to it in this step.
+  std::vector<std::byte> came_;
+  std::vector<std::uint64_t> keys_;
+  std::vector<float> rows_;
+};
+
+}  // namespace
+
+Status serve_tables(Worker& worker) {
+  const auto told = worker.key_values().get({kTables}, config::kNever);
+  if (!told) return told.error();
+  std::vector<table::Spec> specs;
+  if (!*told || !table::from_text((*told)->value, specs)) {
+    return worker.fail("the job's tables are described in a form that is unknown here: start all "
+                       "processes with the same release of Holdfast");
+  }
+  const auto session = Session::open(worker, in_tables(std::move(specs)));
+  if (!session) return session.error();
+  if (const Status joined = (*session)->join({}); !joined) return joined;
+  return Server(worker, **session, (*session)->identity().world_size).run();
+}
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,207 @@
+#include "runtime/worker/table_client.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/digest.h"
+#include "base/prng.h"
+#include "base/text.h"
+#include "collective/waiting.h"
+#include "runtime/worker/table_exchange.h"
+
+namespace holdfast::runtime {
+
+using collective::Outcome;
+
+namespace {
+
+// While it lives, this thread waits for the other ranks.
+class Exchanging {
+ public:
+  explicit Exchanging(const collective::CurrentGeneration::Options& options)
+      : wait_(options.team_waits), ended_(options.team_operations) {}
+  ~Exchanging() {
+    if (ended_) ++*ended_;
+  }
+  Exchanging(const Exchanging&) = delete;
+  Exchanging& operator=(const Exchanging&) = delete;
+
+ private:
+  const collective::Waiting waiting_;
+  const collective::TeamWait wait_;
+  const std::shared_ptr<std::atomic<std::uint64_t>> ended_;
+};
+
+collective::Verdict no_group() {
+  return {Outcome::kAborted,
+          "there is no whole generation now: tables are used between the begin of a step and its "
+          "end, and after a fault the step is void"};
+}
+
+// Keys that are multiples of something must not all be of one server.
+Rank server_of(std::uint64_t key, Rank servers) {
+  return static_cast<Rank>(mix(key ^ 0x7461626c65734846U) % static_cast<std::uint64_t>(servers));
+}
+
+}  // namespace
+
+TableClient::TableClient(Worker& worker, const Identity& identity,
+                         std::shared_ptr<collective::CurrentGeneration> current)
+    : worker_(worker),
+      rank_(identity.rank),
+      workers_(identity.world_size),
+      servers_(identity.servers),
+      current_(std::move(current)) {}
+
+Result<std::size_t> TableClient::define(table::Spec spec) {
+  if (is_published_) {
+    return Error{Blame::kUser, cat("table ", spec.name, " comes too late: all tables have to be ",
+                                   "defined before the first step")};
+  }
+  specs_.push_back(std::move(spec));
+  if (Status good = table::check(specs_); !good) {
+    specs_.pop_back();
+    return good.error();
+  }
+  arguments_.emplace_back();
+  return specs_.size() - 1;
+}
+
+Status TableClient::set(std::size_t t, double learning_rate, double weight_decay) {
+  table::Arguments arguments = arguments_.at(t);
+  arguments.learning_rate = learning_rate;
+  arguments.weight_decay = weight_decay;
+  if (Status good = table::check(specs_[t], arguments); !good) return good;
+  arguments_[t] = arguments;
+  return {};
+}
+
+Status TableClient::publish() {
+  if (std::exchange(is_published_, true)) return {};
+  const std::string text = table::to_text(specs_);
+  if (Status put = worker_.key_values().put(kTables, text); !put) return put;
+  const auto there = worker_.key_values().get({kTables}, config::kNever);
+  if (!there) return there.error();
+  std::vector<table::Spec> first;
+  if (!*there || !table::from_text((*there)->value, first)) {
+    return Error{Blame::kPeer, "the job's tables are described in a form that is unknown here: "
+                               "start all processes with the same release of Holdfast"};
+  }
+  const std::string other = table::difference(first, specs_);
+  if (other.empty()) return {};
+  return Error{Blame::kUser, cat("rank ", rank_, " has other tables than the first worker (there): ",
+                                 other, "; all workers have to define the same")};
+}
+
+TableClient::Batch TableClient::batch_of(std::span<const std::uint64_t> keys) const {
+  const auto servers = static_cast<std::size_t>(servers_);
+  constexpr std::uint32_t kNone = ~0U;
+  Batch batch{.keys = {}, .places = {}, .counts = std::vector<std::uint64_t>(servers)};
+  std::size_t slots = 16;
+  while (slots < 2 * keys.size()) slots *= 2;
+  std::vector<std::uint32_t> slot_of(slots, kNone);  // An open hash table of places in `first`.
+  std::vector<std::uint64_t> first;                  // The keys in the order in which they come.
+  std::vector<Rank> of;                              // The server of each.
+  batch.places.reserve(keys.size());
+  for (const std::uint64_t key : keys) {
+    std::size_t at = mix(key) % slots;
+    while (slot_of[at] != kNone && first[slot_of[at]] != key) at = (at + 1) % slots;
+    if (slot_of[at] == kNone) {
+      slot_of[at] = static_cast<std::uint32_t>(first.size());
+      first.push_back(key);
+      of.push_back(server_of(key, servers_));
+      ++batch.counts[static_cast<std::size_t>(of.back())];
+    }
+    batch.places.push_back(slot_of[at]);
+  }
+  std::vector<std::uint64_t> next(servers);  // Where the next key of each server goes.
+  for (std::size_t s = 1; s < servers; ++s) next[s] = next[s - 1] + batch.counts[s - 1];
+  std::vector<std::uint32_t> moved(first.size());
+  batch.keys.resize(first.size());
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    moved[i] = static_cast<std::uint32_t>(next[static_cast<std::size_t>(of[i])]++);
+    batch.keys[moved[i]] = first[i];
+  }
+  for (std::uint32_t& place : batch.places) place = moved[place];
+  return batch;
+}
+
+collective::Verdict TableClient::pull(std::size_t t, std::span<const std::uint64_t> keys,
+                          std::span<float> out) {
+  const std::size_t values = specs_.at(t).values;
+  HF_ASSERT(out.size() == keys.size() * values);
+  if (!everyone_) return no_group();
+  const Exchanging exchanging(current_->options());
+  const Batch batch = batch_of(keys);
+  TableExchange exchange(*everyone_, workers_);
+  std::vector<std::byte> none;
+  std::vector<float> rows(batch.keys.size() * values);
+  collective::Verdict told = exchange.meet({TableCall::kPull, t, 0, batch.counts});
+  if (told.outcome != Outcome::kDone) return told;
+  told = exchange.give(std::as_bytes(std::span(batch.keys)), sizeof(std::uint64_t), none);
+  if (told.outcome != Outcome::kDone) return told;
+  told = exchange.answer(std::as_writable_bytes(std::span(rows)), values * sizeof(float));
+  if (told.outcome != Outcome::kDone) return told;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    std::copy_n(rows.data() + batch.places[i] * values, values, out.data() + i * values);
+  }
+  return {};
+}
+
+Result<collective::Verdict> TableClient::push(std::size_t t, std::span<const std::uint64_t> keys,
+                                  std::span<const float> gradients) {
+  const std::size_t values = specs_.at(t).values;
+  HF_ASSERT(gradients.size() == keys.size() * values);
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (std::isfinite(gradients[i])) continue;
+    return Error{Blame::kUser,
+                 cat("rank ", rank_, " pushes a gradient to table ", specs_[t].name, " for key ",
+                     keys[i / values], " that is no finite number")};
+  }
+  if (!everyone_) return no_group();
+  const Exchanging exchanging(current_->options());
+  const Batch batch = batch_of(keys);
+  std::vector<float> sums(batch.keys.size() * values);
+  std::vector<bool> has(batch.keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const std::size_t place = batch.places[i];
+    float* const sum = sums.data() + place * values;
+    const float* const more = gradients.data() + i * values;
+    if (has[place]) {
+      for (std::size_t k = 0; k < values; ++k) sum[k] += more[k];
+    } else {
+      std::copy_n(more, values, sum);
+      has[place] = true;
+    }
+  }
+  TableExchange exchange(*everyone_, workers_);
+  std::vector<std::byte> none;
+  has_pushed_ = true;
+  collective::Verdict told = exchange.meet({TableCall::kPush, t, 0, batch.counts});
+  if (told.outcome != Outcome::kDone) return told;
+  told = exchange.give(std::as_bytes(std::span(batch.keys)), sizeof(std::uint64_t), none);
+  if (told.outcome != Outcome::kDone) return told;
+  return exchange.give(std::as_bytes(std::span(sums)), values * sizeof(float), none);
+}
+
+// If it fails, the group has ended, and the servers have given the step up.
+void TableClient::give_up() {
+  if (!std::exchange(has_pushed_, false) || !everyone_) return;
+  const Exchanging exchanging(current_->options());
+  (void)TableExchange(*everyone_, workers_).meet({.call = TableCall::kGiveUp});
+}
+
+collective::Verdict TableClient::end_step(Version n) {
+  if (!everyone_) return no_group();
+  has_pushed_ = false;
+  const Exchanging exchanging(current_->options());
+  const auto bytes = std::as_writable_bytes(std::span(arguments_));
+  TableExchange exchange(*everyone_, workers_);
+  collective::Verdict told = exchange.meet({TableCall::kEndStep, n, digest(bytes), {}});
+  if (told.outcome != Outcome::kDone || bytes.empty()) return told;
+  return exchange.tell(bytes);
+}
+
+}  // namespace holdfast::runtime

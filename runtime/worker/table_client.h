@@ -1,0 +1,83 @@
+// TableClient: a worker's way to the tables of the job's parameter servers.
+//
+// All workers define the same tables before the first step, and then make the same calls in the
+// same order; the keys may differ. Calls come between begin_step() and end_step(), as those of a
+// group. A table is the same in all workers during a step; what is pushed is in it after the step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "collective/current_generation.h"
+#include "collective/group.h"
+#include "collective/outcome.h"
+#include "runtime/worker/worker.h"
+#include "table/rules.h"
+#include "table/spec.h"
+
+namespace holdfast::runtime {
+
+class TableClient {
+ public:
+  TableClient(Worker& worker, const Identity& identity,
+              std::shared_ptr<collective::CurrentGeneration> current);
+
+  // Defines a table; returns its number. Errors (kUser): what table::check() refuses; the first
+  // step has begun.
+  [[nodiscard]] Result<std::size_t> define(table::Spec spec);
+  [[nodiscard]] const std::vector<table::Spec>& specs() const { return specs_; }
+  // What the updates of the table use from the step under way on. The same in all workers. (The
+  // servers count the updates: the steps with a push to the table.)
+  // Error (kUser): numbers that make no sense.
+  [[nodiscard]] Status set(std::size_t t, double learning_rate, double weight_decay);
+
+  // Fills `out` with the rows of these keys, Spec::values each. A key may come several times.
+  [[nodiscard]] collective::Verdict pull(std::size_t t, std::span<const std::uint64_t> keys,
+                                         std::span<float> out);
+  // Adds gradients, Spec::values for each key, to what the step does. Gradients of the same key are
+  // summed, first those of a worker in their order, then these sums in the order of the workers.
+  // Error (kUser): a gradient that is no finite number, with its key; nothing is exchanged then.
+  [[nodiscard]] Result<collective::Verdict> push(std::size_t t, std::span<const std::uint64_t> keys,
+                                                 std::span<const float> gradients);
+
+  // For Session: tells the servers which tables there are. All workers have to have the same.
+  [[nodiscard]] Status publish();
+  // The group of all ranks in this generation; null: there is none now.
+  void meet_in(std::shared_ptr<collective::Group> everyone) {
+    everyone_ = std::move(everyone);
+    has_pushed_ = false;
+  }
+  // The workers give the step under way up, in a generation that goes on.
+  void give_up();
+  // Has the servers stage step `n`.
+  [[nodiscard]] collective::Verdict end_step(Version n);
+
+ private:
+  // Keys without those that come again, by server, each server's in the order in which they come.
+  struct Batch {
+    std::vector<std::uint64_t> keys;
+    std::vector<std::uint32_t> places;  // By key as it came: its place in `keys`.
+    std::vector<std::uint64_t> counts;  // By server.
+  };
+  [[nodiscard]] Batch batch_of(std::span<const std::uint64_t> keys) const;
+
+  Worker& worker_;
+  const Rank rank_;
+  const Rank workers_;
+  const Rank servers_;
+  const std::shared_ptr<collective::CurrentGeneration> current_;
+  std::vector<table::Spec> specs_;
+  std::vector<table::Arguments> arguments_;  // By table.
+  std::shared_ptr<collective::Group> everyone_;
+  bool is_published_ = false;
+  bool has_pushed_ = false;  // In the step under way.
+};
+
+// The key-value by which workers tell the servers which tables there are.
+inline constexpr const char* kTables = "holdfast.tables";
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,147 @@
+#include "runtime/worker/table_exchange.h"
+
+#include <cstring>
+
+#include "base/text.h"
+
+namespace holdfast::runtime {
+
+using collective::Outcome;
+
+namespace {
+
+constexpr std::size_t kHead = 3;  // call, table, digest; then the counts.
+
+std::string in_words(const TableWord& word) {
+  switch (word.call) {
+    case TableCall::kPull:
+      return cat("pulls rows of table ", word.table);
+    case TableCall::kPush:
+      return cat("pushes gradients to table ", word.table);
+    case TableCall::kEndStep:
+      return "ends the step";
+    case TableCall::kGiveUp:
+      return "gives the step up";
+    case TableCall::kNone:
+      break;
+  }
+  return "does nothing";
+}
+
+}  // namespace
+
+TableExchange::TableExchange(collective::Group& everyone, Rank workers)
+    : all_(everyone), workers_(workers) {}
+
+collective::Verdict TableExchange::verdict_of(Outcome outcome) const {
+  if (outcome == Outcome::kDone) return {};
+  if (outcome != Outcome::kAborted) return {outcome, all_.why()};
+  return {outcome, "a process of the job failed before all ranks had done this; the step will be "
+                   "void"};
+}
+
+collective::Verdict TableExchange::meet(const TableWord& mine) {
+  const auto servers = static_cast<std::size_t>(this->servers());
+  const std::size_t size = kHead + servers;
+  std::vector<std::uint64_t> own{static_cast<std::uint64_t>(mine.call), mine.table, mine.digest};
+  own.insert(own.end(), mine.counts.begin(), mine.counts.end());
+  own.resize(size);
+  std::vector<std::uint64_t> all(size * static_cast<std::size_t>(all_.world_size()));
+  const Outcome told =
+      all_.all_gather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
+  if (told != Outcome::kDone) return verdict_of(told);
+  words_.clear();
+  for (Rank worker = 0; worker < workers_; ++worker) {
+    const auto* at = all.data() + static_cast<std::size_t>(worker) * size;
+    words_.push_back({static_cast<TableCall>(at[0]), at[1], at[2], {at + kHead, at + size}});
+  }
+  return check();
+}
+
+collective::Verdict TableExchange::check() const {
+  const TableWord& first = words_.front();
+  for (Rank worker = 1; worker < workers_; ++worker) {
+    const TableWord& other = words_[static_cast<std::size_t>(worker)];
+    if (other.call != first.call || other.table != first.table) {
+      return {Outcome::kMismatch,
+              cat("rank 0 ", in_words(first), ", and rank ", worker, ' ', in_words(other),
+                  ": all workers have to use the tables alike, in the same order")};
+    }
+    if (other.digest != first.digest) {
+      return {Outcome::kMismatch,
+              cat("rank ", worker, " has other learning rates or weight decays for the tables than ",
+                  "rank 0 in this step: all workers have to set the same")};
+    }
+  }
+  return {};
+}
+
+std::uint64_t TableExchange::rows() const {
+  std::uint64_t all = 0;
+  if (serves()) {
+    for (Rank worker = 0; worker < workers_; ++worker) all += count(worker, all_.rank() - workers_);
+  } else {
+    for (Rank server = 0; server < servers(); ++server) all += count(all_.rank(), server);
+  }
+  return all;
+}
+
+collective::Verdict TableExchange::give(std::span<const std::byte> mine, std::size_t bytes,
+                            std::vector<std::byte>& came) {
+  came.clear();
+  std::vector<std::byte> copy;
+  for (Rank worker = 0; worker < workers_; ++worker) {
+    std::uint64_t total = 0;
+    std::uint64_t from = 0;  // Where the part for this server begins.
+    for (Rank server = 0; server < servers(); ++server) {
+      if (workers_ + server == all_.rank()) from = total * bytes;
+      total += count(worker, server);
+    }
+    if (total == 0) continue;
+    std::span<std::byte> data;
+    if (worker == all_.rank()) {  // broadcast() only reads the root's bytes.
+      data = {const_cast<std::byte*>(mine.data()), mine.size()};
+    } else {
+      copy.resize(total * bytes);
+      data = copy;
+    }
+    if (const Outcome told = all_.broadcast(data, worker); told != Outcome::kDone) {
+      return verdict_of(told);
+    }
+    if (!serves()) continue;
+    const auto part = data.subspan(from, count(worker, all_.rank() - workers_) * bytes);
+    came.insert(came.end(), part.begin(), part.end());
+  }
+  return {};
+}
+
+collective::Verdict TableExchange::answer(std::span<std::byte> rows, std::size_t bytes) {
+  std::vector<std::byte> copy;
+  std::size_t at = 0;  // In this worker's rows.
+  for (Rank server = 0; server < servers(); ++server) {
+    std::uint64_t total = 0;
+    std::uint64_t from = 0;  // Where the part for this worker begins.
+    for (Rank worker = 0; worker < workers_; ++worker) {
+      if (worker == all_.rank()) from = total * bytes;
+      total += count(worker, server);
+    }
+    if (total == 0) continue;
+    const bool is_mine = workers_ + server == all_.rank();
+    if (!is_mine) copy.resize(total * bytes);
+    const std::span<std::byte> data = is_mine ? rows : std::span<std::byte>(copy);
+    if (const Outcome told = all_.broadcast(data, workers_ + server); told != Outcome::kDone) {
+      return verdict_of(told);
+    }
+    if (serves()) continue;
+    const std::size_t mine = count(all_.rank(), server) * bytes;
+    if (mine > 0) std::memcpy(rows.data() + at, data.data() + from, mine);
+    at += mine;
+  }
+  return {};
+}
+
+collective::Verdict TableExchange::tell(std::span<std::byte> bytes) {
+  return verdict_of(all_.broadcast(bytes, 0));
+}
+
+}  // namespace holdfast::runtime

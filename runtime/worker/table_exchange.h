@@ -1,0 +1,70 @@
+// TableExchange: what workers and parameter servers do together. Each exchange is one or more
+// operations of the group of all ranks, so it ends, is sealed and goes between hosts as all others.
+//
+// First all ranks meet: each worker says what it wants (a TableWord), and the servers listen. All
+// ranks then know all words, and thus how many bytes come from whom. A worker's rows are in the
+// order of the servers; a server's are in the order of the workers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "collective/group.h"
+#include "collective/outcome.h"
+
+namespace holdfast::runtime {
+
+enum class TableCall : std::uint64_t {
+  kNone,
+  kPull,
+  kPush,
+  kEndStep,
+  kGiveUp,  // What was pushed in this step counts for nothing.
+};
+
+struct TableWord {
+  TableCall call = TableCall::kNone;
+  std::uint64_t table = 0;
+  std::uint64_t digest = 0;           // kEndStep: of the arguments, which all workers have alike.
+  std::vector<std::uint64_t> counts;  // By server: how many rows are meant.
+};
+
+class TableExchange {
+ public:
+  // Ranks below `workers` are workers, all others servers. Requires: `everyone` outlives this.
+  TableExchange(collective::Group& everyone, Rank workers);
+
+  // All ranks call it; a server gives no word. kMismatch: the workers do not want the same.
+  [[nodiscard]] collective::Verdict meet(const TableWord& mine);
+  // What all workers want.
+  [[nodiscard]] const TableWord& agreed() const { return words_.front(); }
+  // How many rows this rank sends or gets in all.
+  [[nodiscard]] std::uint64_t rows() const;
+
+  // From the workers to the servers: `mine` has `bytes` for each row. A server gets in `came` what
+  // is for it. All ranks call it.
+  [[nodiscard]] collective::Verdict give(std::span<const std::byte> mine, std::size_t bytes,
+                                         std::vector<std::byte>& came);
+  // From the servers to the workers: a server's `rows` go out, a worker's come in.
+  [[nodiscard]] collective::Verdict answer(std::span<std::byte> rows, std::size_t bytes);
+  // Of worker 0, for all.
+  [[nodiscard]] collective::Verdict tell(std::span<std::byte> bytes);
+
+ private:
+  [[nodiscard]] Rank servers() const { return all_.world_size() - workers_; }
+  [[nodiscard]] bool serves() const { return all_.rank() >= workers_; }
+  [[nodiscard]] std::uint64_t count(Rank worker, Rank server) const {
+    return words_[static_cast<std::size_t>(worker)].counts[static_cast<std::size_t>(server)];
+  }
+  [[nodiscard]] collective::Verdict verdict_of(collective::Outcome outcome) const;
+  [[nodiscard]] collective::Verdict check() const;
+
+  collective::Group& all_;
+  const Rank workers_;
+  std::vector<TableWord> words_;  // By worker.
+};
+
+}  // namespace holdfast::runtime
