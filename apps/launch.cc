@@ -237,8 +237,8 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
   const auto wrong = [](std::string what) { return Error{Blame::kUser, std::move(what)}; };
   agent.program = std::move(program);
   std::error_code none;
-  agent.server = {
-      std::filesystem::read_symlink("/proc/self/exe", none).parent_path() / "holdfast-server"};
+  agent.server = {std::filesystem::read_symlink("/proc/self/exe", none).parent_path() /
+                  "holdfast-server"};
   agent.launcher = std::make_shared<PythonLauncher>(forked(arguments.forked));
   if (!agent.program.empty() && agent.program.front().starts_with('-')) {
     return unknown(agent.program.front());

@@ -24,6 +24,19 @@ bool is_told(const Json& ranks, const char* key, bool null_counts) {
   });
 }
 
+// The state of a rank; and what a parameter server holds.
+std::string state_of(const Json& rank) {
+  std::string state = text_of(rank, "state", "-");
+  if (text_of(rank, "role") != "server") return state;
+  state = cat(state == "training" ? "serving" : state, ", server");
+  if (!rank["holds"].is_object()) return state;
+  std::int64_t rows = 0;
+  for (const auto& table : list_of(rank["holds"], "tables")) rows += table.value("rows", 0LL);
+  const auto tables = static_cast<std::int64_t>(list_of(rank["holds"], "tables").size());
+  return cat(state, ": ", counted(tables, "table"), ", ", counted(rows, "row"),
+             number_of(rank["holds"], "bytes", ", %.0f bytes", ""));
+}
+
 void print_ranks(const Json& ranks) {
   const bool steps = is_told(ranks, "version", false);
   const bool losses = is_told(ranks, "loss", true);
@@ -41,7 +54,7 @@ void print_ranks(const Json& ranks) {
     print_row({text_of(rank, "rank", "-"), text_of(rank, "node_id", "-"), text_of(rank, "pid", "-"),
                text_of(rank, "host", "-"), text_of(rank, "version", "-"),
                number_of(rank, "step_age_s", "%.1f s ago", "-"),
-               number_of(rank, "loss", "%.6g", "-"), text_of(rank, "state", "-")});
+               number_of(rank, "loss", "%.6g", "-"), state_of(rank)});
   }
 }
 
@@ -89,14 +102,20 @@ void print_recovery(const Json& report) {
                       : "it was not completed");
 }
 
+// "2 workers", "2 workers and 1 server".
+std::string people_of(const Json& json) {
+  const auto servers = json.value("servers", 0);
+  return cat(counted(json.value("world_size", 0), "worker"),
+             servers == 0 ? "" : cat(" and ", counted(servers, "server")));
+}
+
 void print(const Json& json) {
   const Json& ranks = list_of(json, "ranks");
   const auto step =
       is_told(ranks, "version", false) ? ", step " + text_of(json, "version", "-") : "";
   std::printf("job %s%s: %s%s, generation %s, %s, %s\n", text_of(json, "job", "-").c_str(),
               json.value("tls", false) ? " under TLS" : "", text_of(json, "state", "-").c_str(),
-              step.c_str(), text_of(json, "generation", "-").c_str(),
-              counted(json.value("world_size", 0), "worker").c_str(),
+              step.c_str(), text_of(json, "generation", "-").c_str(), people_of(json).c_str(),
               json.value("recoveries", 0) == 1
                   ? "1 recovery"
                   : cat(json.value("recoveries", 0), " recoveries").c_str());

@@ -34,23 +34,22 @@ Result<table::Spec> spec_of(const hf_table& t) {
                           "an hf_initial; this one has dtype ", t.dtype, ", rule ", t.rule,
                           " and initial ", t.initial));
   }
-  return table::Spec{
-      .name = t.name,
-      .values = t.values,
-      .type = t.dtype == HF_FLOAT32 ? table::Type::kFloat32 : table::Type::kBfloat16,
-      .optimizer = {.rule = static_cast<Rule>(t.rule),
-                    .formula =
-                        t.mindspore != 0 ? table::Formula::kMindSpore : table::Formula::kTorch,
-                    .nesterov = t.nesterov != 0,
-                    .momentum = t.momentum,
-                    .beta1 = t.beta1,
-                    .beta2 = t.beta2,
-                    .epsilon = t.epsilon,
-                    .l1 = t.l1,
-                    .l2 = t.l2,
-                    .initial_accumulator = t.initial_accumulator},
-      .initial = {static_cast<Kind>(t.initial), t.initial_a, t.initial_b},
-      .seed = t.seed};
+  return table::Spec{.name = t.name,
+                     .values = t.values,
+                     .type = t.dtype == HF_FLOAT32 ? table::Type::kFloat32 : table::Type::kBfloat16,
+                     .optimizer = {.rule = static_cast<Rule>(t.rule),
+                                   .formula = t.mindspore != 0 ? table::Formula::kMindSpore
+                                                               : table::Formula::kTorch,
+                                   .nesterov = t.nesterov != 0,
+                                   .momentum = t.momentum,
+                                   .beta1 = t.beta1,
+                                   .beta2 = t.beta2,
+                                   .epsilon = t.epsilon,
+                                   .l1 = t.l1,
+                                   .l2 = t.l2,
+                                   .initial_accumulator = t.initial_accumulator},
+                     .initial = {static_cast<Kind>(t.initial), t.initial_a, t.initial_b},
+                     .seed = t.seed};
 }
 
 // The job's servers, as this session reaches them. Error: it has no such table.
@@ -71,8 +70,9 @@ int32_t hf_servers(const hf_worker* worker) {
 hf_status hf_table_define(hf_session* s, const hf_table* given, uint64_t* number) try {
   runtime::TableClient* tables = s->session->tables();
   if (tables == nullptr) {
-    return report(user_error("the job has no parameter servers, which keep tables: start it with "
-                             "some (holdfast run --servers 1, msrun --server_num=1)"));
+    return report(
+        user_error("the job has no parameter servers, which keep tables: start it with "
+                   "some (holdfast run --servers 1, msrun --server_num=1)"));
   }
   const auto spec = spec_of(*given);
   if (!spec) return report(spec.error());

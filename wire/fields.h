@@ -212,8 +212,9 @@ struct Fields<Repaired> {
 };
 template <>
 struct Fields<Progress> {
-  static constexpr auto kList = in_order(&Progress::generation, &Progress::version, &Progress::loss,
-                                         &Progress::own_us, &Progress::between_us);
+  static constexpr auto kList =
+      in_order(&Progress::generation, &Progress::version, &Progress::loss, &Progress::own_us,
+               &Progress::between_us, &Progress::holds);
 };
 template <>
 struct Fields<JobProgress> {

@@ -284,6 +284,7 @@ struct Progress {
   // waited for others; and what of it lay between two steps. Microseconds; 0: not known.
   std::uint32_t own_us = 0;
   std::uint32_t between_us = 0;
+  std::string holds = {};  // What a parameter server holds, as JSON for status; empty: as before.
   bool operator==(const Progress&) const = default;
 };
 

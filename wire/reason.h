@@ -73,7 +73,7 @@ struct Reason {
     kNewerProcess,     // rank
     kRefusedAsBefore,  // detail: the sentence of a scheduler with a former protocol
     // Why a process waits.
-    kAssembling,    // count of total are here
+    kAssembling,    // count of total are here; detail: empty if there are no servers
     kRankHasEnded,  // rank
     kLeased,        // rank, pid, host; count: seconds
     // Why the job has ended.

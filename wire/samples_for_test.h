@@ -62,7 +62,7 @@ inline std::vector<Message> extreme_messages() {
       Evict{"a", kMost, true},
       Report{1, kNoVersion, kNoVersion, true, {{kLeast32, kMost, 1}, {}}, true, true},
       Repaired{kMost, kMost, true},
-      Progress{2, 3, -std::numeric_limits<double>::infinity(), 4294967295U, 7},
+      Progress{2, 3, -std::numeric_limits<double>::infinity(), 4294967295U, 7, "{}"},
       JobProgress{kMost, kMost, std::numeric_limits<double>::denorm_min(), kMost},
       Finished{kMost, 1},
       Farewell{},

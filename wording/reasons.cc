@@ -138,7 +138,8 @@ std::string of_formation(const Reason& r) {
     case Kind::kBeginAtZero:
       return "no rank holds a version yet: rank 0's initial state is version 0";
     case Kind::kAssembling:
-      return cat(r.count, " of ", r.total, " workers are here");
+      return cat(r.count, " of ", r.total,
+                 r.detail.empty() ? " workers are here" : " workers and servers are here");
     case Kind::kRankHasEnded:
       return has_ended(r.rank);
     case Kind::kLeased:

@@ -101,7 +101,6 @@ struct Promote {  // This waiting spare becomes `node_id`.
   std::string node_id;
   std::uint64_t attempt = 0;
   Predecessor predecessor = {};
-  bool serves = false;  // As in Spawn.
 };
 struct Send {
   wire::Message message;

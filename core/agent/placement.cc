@@ -33,8 +33,7 @@ void Placement::give(Place& place) {
   place.process = spare->process;
   place.incarnation = spare->incarnation;
   ++place.attempt;
-  job_.emit(Promote{spare->process, place.node_id, place.attempt, place.predecessor,
-                    job_.is_servers(place.node_id)});
+  job_.emit(Promote{spare->process, place.node_id, place.attempt, place.predecessor});
   spares_.replace(*spare);
 }
 

@@ -16,7 +16,9 @@ constexpr Generation kForNoStep = std::numeric_limits<Generation>::max();
 
 void Spares::start_first() {
   if (job_.options.bound_spares) {
-    for (const auto& node_id : job_.options.workers) add(node_id);
+    for (const auto& node_id : job_.options.workers) {
+      if (!job_.is_servers(node_id)) add(node_id);
+    }
   } else {
     for (std::int32_t i = 0; i < job_.options.spares; ++i) add("");
   }
@@ -42,12 +44,14 @@ void Spares::add(const std::string& node_id) {
 bool Spares::is_needed(const std::string& spare_of) const {
   if (job_.waits_for_places()) return job_.state == State::kRunning;
   return std::any_of(job_.places.begin(), job_.places.end(), [&](const Place& p) {
-    return p.role == Role::kWorker && !p.done && (spare_of.empty() || spare_of == p.node_id);
+    return p.role == Role::kWorker && !job_.is_servers(p.node_id) && !p.done &&
+           (spare_of.empty() || spare_of == p.node_id);
   });
 }
 
 std::optional<Spare> Spares::take_for(const Place& place) {
-  if (place.role == Role::kScheduler) return std::nullopt;
+  // A server needs nothing of the program, so a new one is there as soon as a spare would be.
+  if (place.role == Role::kScheduler || job_.is_servers(place.node_id)) return std::nullopt;
   const auto may_take = [&](const Spare& s) {
     return s.node_id.empty() || s.node_id == place.node_id;
   };

@@ -21,7 +21,7 @@ namespace holdfast::controller {
 
 struct Options {
   std::string job;
-  std::uint64_t run_id = 0;  // 64 random bits, for a new formation.
+  std::uint64_t run_id = 0;        // 64 random bits, for a new formation.
   std::int32_t world_size = 0;     // All ranks,
   std::int32_t servers = 0;        // of which so many, the last ones, are parameter servers.
   Duration topology_timeout{};     // How long all processes may take to come.

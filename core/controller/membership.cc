@@ -159,7 +159,8 @@ void Membership::maybe_tell_arrivals() {
     job_.send(member.link,
               wire::Waiting{{.kind = Reason::Kind::kAssembling,
                              .count = static_cast<std::int64_t>(roster_.arrivals().size()),
-                             .total = job_.options.world_size}});
+                             .total = job_.options.world_size,
+                             .detail = job_.options.servers == 0 ? "" : "servers"}});
   }
   arrivals_are_told_ = true;
   arrivals_next_ = job_.now + kArrivalsToldEvery;

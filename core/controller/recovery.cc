@@ -13,6 +13,7 @@ using wire::Stage;
 namespace {
 
 // For each agent: at most 1000 are told a second.
+constexpr std::size_t kMostHolds = 16 * 1024;  // Bytes of Progress::holds.
 constexpr Duration kToldOfProgress = std::chrono::milliseconds(1);
 
 // A reason that a process gives is stored or sent to all, so its size is limited.
@@ -182,7 +183,11 @@ bool Recovery::receive(Link link, const wire::Progress& m) {
   }
   if (m.version > member.version) roster_.set_stepped(member, job_.now);
   roster_.set_version(member, m.version);
-  roster_.set_loss(member, loss_ = m.loss);
+  if (rank < job_.workers()) {
+    roster_.set_loss(member, loss_ = m.loss);
+  } else if (!m.holds.empty() && m.holds.size() <= kMostHolds) {
+    roster_.set_holds(member, m.holds);
+  }
   reach(m.version);
   proven(rank, m.version);
   if (!progress_told_) progress_told_.emplace();

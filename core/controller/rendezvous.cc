@@ -116,8 +116,8 @@ Said Rendezvous::said_by(Rank rank, const wire::Report& report) const {
 }
 
 // Adds to the table what a rank holds: its copy of the state that all workers share, and all copies
-// of its private part, if it has one. (All that a server has is private.) A rank that has lost pages of its private part gets all from others,
-// so that one order does for both.
+// of its private part, if it has one. (All that a server has is private.) A rank that has lost
+// pages of its private part gets all from others, so that one order does for both.
 void Rendezvous::list(Rank rank, const wire::Report& report, const HeldCopies& held,
                       planner::Table& table) const {
   const bool lost = report.has_lost_private || report.has_lost_shared;

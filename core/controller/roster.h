@@ -59,6 +59,7 @@ struct Member {
   std::uint32_t own_us = 0;      // As in Progress,
   std::uint32_t between_us = 0;  // both.
   Instant stepped{};             // When it has last told of a newer version.
+  std::string holds;             // As in Progress.
   bool is_free = false;          // The agent that owns the place counts as lost.
   bool is_there = true;          // No NotThere has come since it registered.
   bool serves = false;           // Of an arrival: as in Register.
@@ -139,6 +140,7 @@ class Roster {
     own(member).own_us = own_us;
     own(member).between_us = between_us;
   }
+  void set_holds(const Member& member, std::string holds) { own(member).holds = std::move(holds); }
   void hear(const Member& member, Instant now);
 
   // The ranks whose silence counts from now on. All other members are checked again later.

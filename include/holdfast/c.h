@@ -357,33 +357,33 @@ HF_API void hf_end_on_exit(int status, void* session);
  * define the same tables in the same order, and then make the same calls in the same order; the
  * keys may differ. Calls come where collectives may, and end as they do. */
 typedef enum hf_rule { /* table/rules.h has the formulas. */
-  HF_RULE_SGD = 0,
-  HF_RULE_MOMENTUM = 1,
-  HF_RULE_ADAGRAD = 2,
-  HF_RULE_ROW_ADAGRAD = 3, /* One accumulator for each row. */
-  HF_RULE_ADAM = 4,        /* Of the touched rows alone, as ADAMW. */
-  HF_RULE_ADAMW = 5,
-  HF_RULE_FTRL = 6
+                       HF_RULE_SGD = 0,
+                       HF_RULE_MOMENTUM = 1,
+                       HF_RULE_ADAGRAD = 2,
+                       HF_RULE_ROW_ADAGRAD = 3, /* One accumulator for each row. */
+                       HF_RULE_ADAM = 4,        /* Of the touched rows alone, as ADAMW. */
+                       HF_RULE_ADAMW = 5,
+                       HF_RULE_FTRL = 6
 } hf_rule;
 
 typedef enum hf_initial { HF_CONSTANT = 0, HF_UNIFORM = 1, HF_NORMAL = 2 } hf_initial;
 
 typedef struct hf_table {
-  const char* name;           /* For people; no two tables have the same. */
-  uint32_t values;            /* Of a row: 1 to 4096. */
-  uint32_t dtype;             /* HF_FLOAT32 or HF_BFLOAT16. Pulls and pushes are float32. */
-  uint32_t rule;              /* An hf_rule. */
-  uint32_t mindspore;         /* 1: MindSpore's formula where it differs from PyTorch's. */
-  uint32_t nesterov;          /* MOMENTUM */
-  uint32_t initial;           /* An hf_initial: how a row begins that nobody has written: */
-  double initial_a;           /* the constant, the lower limit, or the mean; */
-  double initial_b;           /* the upper limit, or the standard deviation. */
-  uint64_t seed;              /* It is a function of (seed, name, key) alone. */
-  double momentum;            /* MOMENTUM */
-  double beta1;               /* ADAM, ADAMW, as the next two. */
+  const char* name;   /* For people; no two tables have the same. */
+  uint32_t values;    /* Of a row: 1 to 4096. */
+  uint32_t dtype;     /* HF_FLOAT32 or HF_BFLOAT16. Pulls and pushes are float32. */
+  uint32_t rule;      /* An hf_rule. */
+  uint32_t mindspore; /* 1: MindSpore's formula where it differs from PyTorch's. */
+  uint32_t nesterov;  /* MOMENTUM */
+  uint32_t initial;   /* An hf_initial: how a row begins that nobody has written: */
+  double initial_a;   /* the constant, the lower limit, or the mean; */
+  double initial_b;   /* the upper limit, or the standard deviation. */
+  uint64_t seed;      /* It is a function of (seed, name, key) alone. */
+  double momentum;    /* MOMENTUM */
+  double beta1;       /* ADAM, ADAMW, as the next two. */
   double beta2;
-  double epsilon;             /* ADAGRAD, ROW_ADAGRAD, too. */
-  double l1;                  /* FTRL, as the next. */
+  double epsilon; /* ADAGRAD, ROW_ADAGRAD, too. */
+  double l1;      /* FTRL, as the next. */
   double l2;
   double initial_accumulator; /* ADAGRAD, ROW_ADAGRAD, FTRL */
 } hf_table;

@@ -121,11 +121,6 @@ class Worker(KeyValues):
         return bool(lib.hf_waits_spare(self.handle))
 
     @property
-    def servers(self) -> int:
-        """How many parameter servers the job has."""
-        return int(lib.hf_servers(self.handle))
-
-    @property
     def rehearses(self) -> bool:
         """Whether this process only rehearses a rank's step, and takes no part in the job."""
         return bool(lib.hf_rehearses(self.handle))

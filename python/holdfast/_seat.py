@@ -7,6 +7,7 @@ import os
 import select
 from typing import Final
 
+from holdfast._abi import lib
 from holdfast._core import Place
 from holdfast._say import say
 from holdfast.job import init
@@ -62,7 +63,7 @@ class Seat:
     @property
     def servers(self) -> int:
         """The number of parameter servers. Not waited for."""
-        return self.worker.servers
+        return int(lib.hf_servers(self.worker.handle))
 
     @property
     def waits_spare(self) -> bool:

@@ -16,7 +16,7 @@ namespace holdfast::runtime {
 struct AgentOptions {
   std::vector<std::string> program;  // The training program and its arguments.
   std::shared_ptr<const Launcher> launcher = std::make_shared<Launcher>();  // Starts the program.
-  std::vector<std::string> server;  // The command of a parameter server.
+  std::vector<std::string> server;       // The command of a parameter server.
   std::vector<std::string> environment;  // The environment of msrun itself, as NAME=value.
   std::int32_t worker_num = 1;           // Workers of the whole job.
   std::int32_t local_worker_num = 1;     // Workers of this host.

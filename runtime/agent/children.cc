@@ -279,7 +279,7 @@ void Children::promote(const agent::Promote& what) {
   running.pipe.reset();
   if (std::exchange(running.idle, false)) make_group_ordinary(group);
   std::string former = logs_[what.node_id];  // Empty: the place was another host's.
-  if (former.empty()) former = cat(options_.logs->path(), '/', log_name(what.node_id, what.serves));
+  if (former.empty()) former = cat(options_.logs->path(), '/', log_name(what.node_id, false));
   const os::Fd log(::open(former.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
   const std::string line =
       cat("msrun: a spare has taken this place; its output goes on in ", running.log, '\n');

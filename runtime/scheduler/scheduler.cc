@@ -167,12 +167,12 @@ Result<bool> open_journal(Opened& opened, const Leadership* leads, std::uint64_t
       opened.memory = std::move(memory);
       return true;
     case controller::Takeover::kOtherSize:
-      return Error{Blame::kUser, cat(opened.journal->name(), " is of a job with ",
-                                     memory.formation->roster.size(),
-                                     " workers and servers, but MS_WORKER_NUM is ",
-                                     settings.worker_num, " and MS_SERVER_NUM ",
-                                     settings.server_num,
-                                     ": set them to that, or remove the journal to start anew")};
+      return Error{
+          Blame::kUser,
+          cat(opened.journal->name(), " is of a job with ", memory.formation->roster.size(),
+              " workers and servers, but MS_WORKER_NUM is ", settings.worker_num,
+              " and MS_SERVER_NUM ", settings.server_num,
+              ": set them to that, or remove the journal to start anew")};
     case controller::Takeover::kEnded:
       return false;
     case controller::Takeover::kBegin:

@@ -153,8 +153,8 @@ void Server::received(Link link, wire::Message message) {
 }
 
 std::string Server::status() const {
-  return status_json(machine_, settings_.worker_num, under_tls_, taken_.newest(),
-                     reports_.newest());
+  return status_json(machine_, settings_.worker_num, settings_.server_num, under_tls_,
+                     taken_.newest(), reports_.newest());
 }
 
 // Sends the statuses that tell only of durable stores: a crash must not undo what was told (P1).

@@ -102,8 +102,13 @@ bool is_unknown(const controller::Member& member, Rank rank) {
   return rank != kNoRank && !member.joined;
 }
 
-nlohmann::ordered_json describe(const controller::Member& member, Rank rank, Stage stage) {
+nlohmann::ordered_json describe(const controller::Member& member, Rank rank, Stage stage,
+                                Rank workers) {
+  const bool serves = rank == kNoRank ? member.serves : rank >= workers;
+  const auto holds = nlohmann::ordered_json::parse(member.holds, nullptr, false);
   return {{"rank", rank == kNoRank ? nullptr : nlohmann::ordered_json(rank)},
+          {"role", serves ? "server" : "worker"},
+          {"holds", holds.is_object() ? holds : nlohmann::ordered_json()},
           {"node_id", member.seat.node_id},
           {"pid", member.seat.pid},
           {"host", member.seat.host},
@@ -126,7 +131,8 @@ nlohmann::ordered_json describe(const wire::RehearsalState& rehearsal) {
 
 }  // namespace
 
-std::string status_json(const controller::Machine& machine, std::int32_t world_size, bool under_tls,
+std::string status_json(const controller::Machine& machine, std::int32_t workers,
+                        std::int32_t servers, bool under_tls,
                         const std::deque<TakenPlaces::Seeker>& seekers,
                         const std::deque<std::string>& reports) {
   const wire::Formation& head = machine.head();
@@ -134,12 +140,12 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
   Version least = kNoVersion;
   for (const auto& [node_id, member] : machine.arrivals()) {
     least = 0;
-    ranks.push_back(describe(member, kNoRank, head.stage));
+    ranks.push_back(describe(member, kNoRank, head.stage, workers));
   }
   for (const auto& member : machine.members()) {
     const auto rank = static_cast<Rank>(ranks.size());
     if (!is_unknown(member, rank)) least = std::min(least, member.version);
-    ranks.push_back(describe(member, rank, head.stage));
+    ranks.push_back(describe(member, rank, head.stage, workers));
   }
   auto spares = nlohmann::ordered_json::array();
   auto rehearsals = nlohmann::ordered_json::array();
@@ -185,7 +191,8 @@ std::string status_json(const controller::Machine& machine, std::int32_t world_s
                                        {"state", state_of(machine)},
                                        {"generation", head.generation},
                                        {"version", least == kNoVersion ? head.version : least},
-                                       {"world_size", world_size},
+                                       {"world_size", workers},
+                                       {"servers", servers},
                                        {"tls", under_tls},
                                        {"recoveries", head.recoveries},
                                        {"cause", wording::in_words(head.cause)},

@@ -56,7 +56,7 @@ struct Options {
   std::uint64_t elements = 100'000;
   unsigned pause_us = 0;  // How long a step waits, in place of computing.
   bool same_private = false;
-  Version hold = 0;      // The step in which to wait; 0: none. So is the next.
+  Version hold = 0;  // The step in which to wait; 0: none. So is the next.
   Version hold_again = 0;
   Rank holds = kNoRank;  // The rank that waits there; kNoRank: all.
   Version forgets = 0;
@@ -248,7 +248,8 @@ class Toy {
 
   void define_tables() {
     if (options_.keys == 0) return;
-    table::Spec spec{.name = "adam", .values = 5, .initial = {table::Initial::Kind::kUniform, -1, 1}};
+    table::Spec spec{
+        .name = "adam", .values = 5, .initial = {table::Initial::Kind::kUniform, -1, 1}};
     spec.optimizer.rule = table::Optimizer::Rule::kAdam;
     (void)must(session_->tables()->define(spec));
     spec = {.name = "sgd", .values = 8, .type = table::Type::kBfloat16};

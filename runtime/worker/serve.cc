@@ -1,11 +1,14 @@
 #include "runtime/worker/serve.h"
 
+#include <chrono>
 #include <cstring>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "base/text.h"
+#include "io/loop.h"
 #include "runtime/worker/session.h"
 #include "runtime/worker/table_client.h"
 #include "runtime/worker/table_exchange.h"
@@ -15,6 +18,8 @@ namespace holdfast::runtime {
 namespace {
 
 using collective::Outcome;
+
+constexpr Duration kBetweenTold = std::chrono::seconds(1);
 
 class Server {
  public:
@@ -39,10 +44,10 @@ class Server {
   Result<bool> serve_step() {
     for (;;) {
       const auto group = session_.everyone();
-      TableExchange exchange(*group, workers_);
+      TableExchange exchange(*group, workers_, session_.current()->options());
       collective::Verdict verdict = exchange.meet({});
-      const bool ends = verdict.outcome == Outcome::kDone &&
-                        exchange.agreed().call == TableCall::kEndStep;
+      const bool ends =
+          verdict.outcome == Outcome::kDone && exchange.agreed().call == TableCall::kEndStep;
       if (verdict.outcome == Outcome::kLeft) return false;
       if (verdict.outcome == Outcome::kDone) {
         const auto done = ends ? stage(exchange) : serve(exchange);
@@ -55,6 +60,7 @@ class Server {
       const auto ended = session_.end_step({}, 0.0);
       if (!ended) return ended.error();
       is_begun_ = *ended != Ended::kCommitted;
+      tell_holds();
       return true;
     }
   }
@@ -107,11 +113,25 @@ class Server {
     return collective::Verdict{};
   }
 
+  // For `holdfast status`.
+  void tell_holds() {
+    const Instant now = io::Loop::now();
+    if (now < tells_next_) return;
+    tells_next_ = now + kBetweenTold;
+    auto tables = nlohmann::json::array();
+    for (std::size_t t = 0; t < tables_.specs().size(); ++t) {
+      tables.push_back({{"name", tables_.specs()[t].name}, {"rows", tables_.rows(t)}});
+    }
+    const nlohmann::json json = {{"tables", tables}, {"bytes", tables_.bytes()}};
+    worker_.note_holds(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  }
+
   Worker& worker_;
   Session& session_;
   table::Tables& tables_;
   const Rank workers_;
-  bool is_begun_ = false;  // A step that is not committed.
+  Instant tells_next_{};
+  bool is_begun_ = false;     // A step that is not committed.
   std::vector<bool> pushed_;  // By table: whether the workers have pushed to it in this step.
   std::vector<std::byte> came_;
   std::vector<std::uint64_t> keys_;
@@ -125,8 +145,9 @@ Status serve_tables(Worker& worker) {
   if (!told) return told.error();
   std::vector<table::Spec> specs;
   if (!*told || !table::from_text((*told)->value, specs)) {
-    return worker.fail("the job's tables are described in a form that is unknown here: start all "
-                       "processes with the same release of Holdfast");
+    return worker.fail(
+        "the job's tables are described in a form that is unknown here: start all "
+        "processes with the same release of Holdfast");
   }
   const auto session = Session::open(worker, in_tables(std::move(specs)));
   if (!session) return session.error();

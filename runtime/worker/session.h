@@ -126,7 +126,8 @@ class Session {
   // end_step(), and must have ended before either is called: a wait for them in end_step() may be
   // taken for a standstill.
   [[nodiscard]] std::shared_ptr<collective::Group> group() const;
-  // The job's parameter servers; null: it has none. Define tables before the first meet() or join().
+  // The job's parameter servers; null: it has none. Define tables before the first meet() or
+  // join().
   [[nodiscard]] TableClient* tables() const;
   // As group(), of all ranks: workers and servers. Without servers it is group().
   [[nodiscard]] std::shared_ptr<collective::Group> everyone() const;

@@ -95,8 +95,8 @@ struct Session::Parts {
   std::function<void(Generation)> on_stop;
   std::atomic<pid_t> sums_thread = 0;  // The queue's thread; 0: it has not begun.
   arena::Position begin_position;
-  std::optional<trainer::Repair> due;  // The work that the next call of meet() does first.
-  bool was_cleared = false;            // What the program filled before was overwritten.
+  std::optional<trainer::Repair> due;           // The work that the next call of meet() does first.
+  bool was_cleared = false;                     // What the program filled before was overwritten.
   std::shared_ptr<collective::Group> group;     // Of the workers; a server's is `everyone`.
   std::shared_ptr<collective::Group> everyone;  // Without servers the same.
   std::optional<std::stop_callback<std::function<void()>>> on_abort_of_all;  // Ends `everyone`.

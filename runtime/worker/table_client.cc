@@ -8,7 +8,6 @@
 #include "base/digest.h"
 #include "base/prng.h"
 #include "base/text.h"
-#include "collective/waiting.h"
 #include "runtime/worker/table_exchange.h"
 
 namespace holdfast::runtime {
@@ -16,23 +15,6 @@ namespace holdfast::runtime {
 using collective::Outcome;
 
 namespace {
-
-// While it lives, this thread waits for the other ranks.
-class Exchanging {
- public:
-  explicit Exchanging(const collective::CurrentGeneration::Options& options)
-      : wait_(options.team_waits), ended_(options.team_operations) {}
-  ~Exchanging() {
-    if (ended_) ++*ended_;
-  }
-  Exchanging(const Exchanging&) = delete;
-  Exchanging& operator=(const Exchanging&) = delete;
-
- private:
-  const collective::Waiting waiting_;
-  const collective::TeamWait wait_;
-  const std::shared_ptr<std::atomic<std::uint64_t>> ended_;
-};
 
 collective::Verdict no_group() {
   return {Outcome::kAborted,
@@ -86,13 +68,15 @@ Status TableClient::publish() {
   if (!there) return there.error();
   std::vector<table::Spec> first;
   if (!*there || !table::from_text((*there)->value, first)) {
-    return Error{Blame::kPeer, "the job's tables are described in a form that is unknown here: "
-                               "start all processes with the same release of Holdfast"};
+    return Error{Blame::kPeer,
+                 "the job's tables are described in a form that is unknown here: "
+                 "start all processes with the same release of Holdfast"};
   }
   const std::string other = table::difference(first, specs_);
   if (other.empty()) return {};
-  return Error{Blame::kUser, cat("rank ", rank_, " has other tables than the first worker (there): ",
-                                 other, "; all workers have to define the same")};
+  return Error{Blame::kUser,
+               cat("rank ", rank_, " has other tables than the first worker (there): ", other,
+                   "; all workers have to define the same")};
 }
 
 TableClient::Batch TableClient::batch_of(std::span<const std::uint64_t> keys) const {
@@ -129,13 +113,12 @@ TableClient::Batch TableClient::batch_of(std::span<const std::uint64_t> keys) co
 }
 
 collective::Verdict TableClient::pull(std::size_t t, std::span<const std::uint64_t> keys,
-                          std::span<float> out) {
+                                      std::span<float> out) {
   const std::size_t values = specs_.at(t).values;
   HF_ASSERT(out.size() == keys.size() * values);
   if (!everyone_) return no_group();
-  const Exchanging exchanging(current_->options());
   const Batch batch = batch_of(keys);
-  TableExchange exchange(*everyone_, workers_);
+  TableExchange exchange(*everyone_, workers_, current_->options());
   std::vector<std::byte> none;
   std::vector<float> rows(batch.keys.size() * values);
   collective::Verdict told = exchange.meet({TableCall::kPull, t, 0, batch.counts});
@@ -151,17 +134,15 @@ collective::Verdict TableClient::pull(std::size_t t, std::span<const std::uint64
 }
 
 Result<collective::Verdict> TableClient::push(std::size_t t, std::span<const std::uint64_t> keys,
-                                  std::span<const float> gradients) {
+                                              std::span<const float> gradients) {
   const std::size_t values = specs_.at(t).values;
   HF_ASSERT(gradients.size() == keys.size() * values);
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (std::isfinite(gradients[i])) continue;
-    return Error{Blame::kUser,
-                 cat("rank ", rank_, " pushes a gradient to table ", specs_[t].name, " for key ",
-                     keys[i / values], " that is no finite number")};
+    return Error{Blame::kUser, cat("rank ", rank_, " pushes a gradient to table ", specs_[t].name,
+                                   " for key ", keys[i / values], " that is no finite number")};
   }
   if (!everyone_) return no_group();
-  const Exchanging exchanging(current_->options());
   const Batch batch = batch_of(keys);
   std::vector<float> sums(batch.keys.size() * values);
   std::vector<bool> has(batch.keys.size());
@@ -176,7 +157,7 @@ Result<collective::Verdict> TableClient::push(std::size_t t, std::span<const std
       has[place] = true;
     }
   }
-  TableExchange exchange(*everyone_, workers_);
+  TableExchange exchange(*everyone_, workers_, current_->options());
   std::vector<std::byte> none;
   has_pushed_ = true;
   collective::Verdict told = exchange.meet({TableCall::kPush, t, 0, batch.counts});
@@ -189,16 +170,15 @@ Result<collective::Verdict> TableClient::push(std::size_t t, std::span<const std
 // If it fails, the group has ended, and the servers have given the step up.
 void TableClient::give_up() {
   if (!std::exchange(has_pushed_, false) || !everyone_) return;
-  const Exchanging exchanging(current_->options());
-  (void)TableExchange(*everyone_, workers_).meet({.call = TableCall::kGiveUp});
+  TableExchange exchange(*everyone_, workers_, current_->options());
+  (void)exchange.meet({.call = TableCall::kGiveUp});
 }
 
 collective::Verdict TableClient::end_step(Version n) {
   if (!everyone_) return no_group();
   has_pushed_ = false;
-  const Exchanging exchanging(current_->options());
   const auto bytes = std::as_writable_bytes(std::span(arguments_));
-  TableExchange exchange(*everyone_, workers_);
+  TableExchange exchange(*everyone_, workers_, current_->options());
   collective::Verdict told = exchange.meet({TableCall::kEndStep, n, digest(bytes), {}});
   if (told.outcome != Outcome::kDone || bytes.empty()) return told;
   return exchange.tell(bytes);

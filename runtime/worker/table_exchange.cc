@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "collective/waiting.h"
 
 namespace holdfast::runtime {
 
@@ -30,14 +31,24 @@ std::string in_words(const TableWord& word) {
 
 }  // namespace
 
-TableExchange::TableExchange(collective::Group& everyone, Rank workers)
-    : all_(everyone), workers_(workers) {}
+TableExchange::TableExchange(collective::Group& everyone, Rank workers,
+                             const collective::CurrentGeneration::Options& options)
+    : all_(everyone), options_(options), workers_(workers) {}
 
-collective::Verdict TableExchange::verdict_of(Outcome outcome) const {
+template <class Operation>
+collective::Verdict TableExchange::run(Operation operation) {
+  Outcome outcome{};
+  {
+    const collective::Waiting waiting;
+    const collective::TeamWait wait(options_.team_waits);
+    outcome = operation();
+  }
+  if (options_.team_operations) ++*options_.team_operations;
   if (outcome == Outcome::kDone) return {};
   if (outcome != Outcome::kAborted) return {outcome, all_.why()};
-  return {outcome, "a process of the job failed before all ranks had done this; the step will be "
-                   "void"};
+  return {outcome,
+          "a process of the job failed before all ranks had done this; the step will be "
+          "void"};
 }
 
 collective::Verdict TableExchange::meet(const TableWord& mine) {
@@ -47,9 +58,10 @@ collective::Verdict TableExchange::meet(const TableWord& mine) {
   own.insert(own.end(), mine.counts.begin(), mine.counts.end());
   own.resize(size);
   std::vector<std::uint64_t> all(size * static_cast<std::size_t>(all_.world_size()));
-  const Outcome told =
-      all_.all_gather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
-  if (told != Outcome::kDone) return verdict_of(told);
+  collective::Verdict told = run([&] {
+    return all_.all_gather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
+  });
+  if (told.outcome != Outcome::kDone) return told;
   words_.clear();
   for (Rank worker = 0; worker < workers_; ++worker) {
     const auto* at = all.data() + static_cast<std::size_t>(worker) * size;
@@ -68,9 +80,10 @@ collective::Verdict TableExchange::check() const {
                   ": all workers have to use the tables alike, in the same order")};
     }
     if (other.digest != first.digest) {
-      return {Outcome::kMismatch,
-              cat("rank ", worker, " has other learning rates or weight decays for the tables than ",
-                  "rank 0 in this step: all workers have to set the same")};
+      return {
+          Outcome::kMismatch,
+          cat("rank ", worker, " has other learning rates or weight decays for the tables than ",
+              "rank 0 in this step: all workers have to set the same")};
     }
   }
   return {};
@@ -87,7 +100,7 @@ std::uint64_t TableExchange::rows() const {
 }
 
 collective::Verdict TableExchange::give(std::span<const std::byte> mine, std::size_t bytes,
-                            std::vector<std::byte>& came) {
+                                        std::vector<std::byte>& came) {
   came.clear();
   std::vector<std::byte> copy;
   for (Rank worker = 0; worker < workers_; ++worker) {
@@ -105,9 +118,8 @@ collective::Verdict TableExchange::give(std::span<const std::byte> mine, std::si
       copy.resize(total * bytes);
       data = copy;
     }
-    if (const Outcome told = all_.broadcast(data, worker); told != Outcome::kDone) {
-      return verdict_of(told);
-    }
+    collective::Verdict told = run([&] { return all_.broadcast(data, worker); });
+    if (told.outcome != Outcome::kDone) return told;
     if (!serves()) continue;
     const auto part = data.subspan(from, count(worker, all_.rank() - workers_) * bytes);
     came.insert(came.end(), part.begin(), part.end());
@@ -129,9 +141,8 @@ collective::Verdict TableExchange::answer(std::span<std::byte> rows, std::size_t
     const bool is_mine = workers_ + server == all_.rank();
     if (!is_mine) copy.resize(total * bytes);
     const std::span<std::byte> data = is_mine ? rows : std::span<std::byte>(copy);
-    if (const Outcome told = all_.broadcast(data, workers_ + server); told != Outcome::kDone) {
-      return verdict_of(told);
-    }
+    collective::Verdict told = run([&] { return all_.broadcast(data, workers_ + server); });
+    if (told.outcome != Outcome::kDone) return told;
     if (serves()) continue;
     const std::size_t mine = count(all_.rank(), server) * bytes;
     if (mine > 0) std::memcpy(rows.data() + at, data.data() + from, mine);
@@ -141,7 +152,7 @@ collective::Verdict TableExchange::answer(std::span<std::byte> rows, std::size_t
 }
 
 collective::Verdict TableExchange::tell(std::span<std::byte> bytes) {
-  return verdict_of(all_.broadcast(bytes, 0));
+  return run([&] { return all_.broadcast(bytes, 0); });
 }
 
 }  // namespace holdfast::runtime

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "collective/current_generation.h"
 #include "collective/group.h"
 #include "collective/outcome.h"
 
@@ -34,8 +35,10 @@ struct TableWord {
 
 class TableExchange {
  public:
-  // Ranks below `workers` are workers, all others servers. Requires: `everyone` outlives this.
-  TableExchange(collective::Group& everyone, Rank workers);
+  // Ranks below `workers` are workers, all others servers. `options`: where it is counted who waits
+  // in an exchange. Requires: both outlive this.
+  TableExchange(collective::Group& everyone, Rank workers,
+                const collective::CurrentGeneration::Options& options);
 
   // All ranks call it; a server gives no word. kMismatch: the workers do not want the same.
   [[nodiscard]] collective::Verdict meet(const TableWord& mine);
@@ -59,10 +62,12 @@ class TableExchange {
   [[nodiscard]] std::uint64_t count(Rank worker, Rank server) const {
     return words_[static_cast<std::size_t>(worker)].counts[static_cast<std::size_t>(server)];
   }
-  [[nodiscard]] collective::Verdict verdict_of(collective::Outcome outcome) const;
+  template <class Operation>
+  [[nodiscard]] collective::Verdict run(Operation operation);
   [[nodiscard]] collective::Verdict check() const;
 
   collective::Group& all_;
+  const collective::CurrentGeneration::Options& options_;
   const Rank workers_;
   std::vector<TableWord> words_;  // By worker.
 };

@@ -300,6 +300,11 @@ Status Worker::end() {
   }
 }
 
+void Worker::note_holds(std::string json) {
+  const std::lock_guard lock(control_->mutex);
+  control_->holds = std::move(json);
+}
+
 void Worker::remark(const wire::Reason& what) {
   // An agent prints it, and without one the scheduler.
   if (solo()) std::fprintf(stderr, "holdfast: warning: %s\n", wording::in_words(what).c_str());

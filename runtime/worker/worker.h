@@ -21,7 +21,7 @@ namespace holdfast::runtime {
 // This process's place in the job.
 struct Identity {
   Rank rank = 0;
-  Rank local_rank = 0;  // This rank's number among the ranks of its host, in rank order.
+  Rank local_rank = 0;          // This rank's number among the ranks of its host, in rank order.
   std::int32_t world_size = 1;  // The workers: ranks 0 to world_size - 1.
   std::int32_t servers = 0;     // Parameter servers: the ranks after them.
   std::uint64_t run_id = 0;
@@ -52,7 +52,8 @@ class Worker {
   // Waits until the ranks are given. A spare waits here for its place first, and only then
   // registers; it exits quietly with code 0 if the job ends without needing it. Later calls return
   // the same at once. A process that gets a parameter server's place serves here, and exits when
-  // the training has ended. Errors: no scheduler within HOLDFAST_SCHEDULER_TIMEOUT; refused, and why.
+  // the training has ended. Errors: no scheduler within HOLDFAST_SCHEDULER_TIMEOUT; refused, and
+  // why.
   [[nodiscard]] Result<Identity> identity();
 
   [[nodiscard]] bool solo() const;  // This process trains alone, without a scheduler.
@@ -100,6 +101,9 @@ class Worker {
   // settings().scheduler_timeout; then it warns. Does nothing in a process that trains alone, and
   // in a spare without a place.
   [[nodiscard]] Status end();
+
+  // Has `holdfast status` show what this server holds: JSON, for the next Progress.
+  void note_holds(std::string json);
 
   // Has all users of the job told something that decides nothing (wire::Remark).
   void remark(const wire::Reason& what);

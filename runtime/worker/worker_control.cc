@@ -198,7 +198,10 @@ void Worker::Control::carry_out(trainer::Do& a) {
 
 void Worker::Control::carry_out(trainer::Say& a) {
   // Brought by the training thread, once the step is made.
-  if (auto* progress = std::get_if<wire::Progress>(&a.message)) meter.tell(*progress);
+  if (auto* progress = std::get_if<wire::Progress>(&a.message)) {
+    meter.tell(*progress);
+    progress->holds = std::exchange(holds, {});
+  }
   if (!rehearsal) return post(member::Told{std::move(a.message)});
   for (auto& assigned : rehearsal->hear(a.message)) events.push_back(std::move(assigned));
 }

@@ -128,6 +128,7 @@ struct Worker::Control {
   std::optional<Identity> place;  // Its directory is not set.
   std::optional<Error> over;
   bool stood_by = false;              // See member::GiveUp.
+  std::string holds;                  // For the next Progress: what a server holds.
   std::optional<Error> out_of_reach;  // While the scheduler has been gone for too long.
 
   std::function<bool(Generation)> stop_groups;
