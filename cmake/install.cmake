@@ -7,7 +7,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(holdfast_cmake ${CMAKE_INSTALL_LIBDIR}/cmake/holdfast)
 
-install(TARGETS msrun holdfast RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS msrun holdfast holdfast-server RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 if(HOLDFAST_TORCH)
   install(DIRECTORY include/holdfast DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   install(TARGETS holdfast_train_shared EXPORT train LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

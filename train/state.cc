@@ -19,6 +19,7 @@
 #include "train/job.h"
 #include "train/model.h"
 #include "train/safetensors.h"
+#include "train/tables.h"
 #include "train/terms.h"
 
 namespace holdfast {
@@ -113,6 +114,7 @@ struct State::Parts {
   std::unique_ptr<runtime::Session> session;  // Null until the rank is needed.
   std::optional<train::Gradients> gradients;
   std::optional<runtime::Replicas> replicas;
+  train::Tables tables;
 
   // The loop under way.
   StepsOptions options;
@@ -147,6 +149,7 @@ void State::Parts::open() {
   auto prepared = runtime::prepare_arena(*job->worker, layout);
   session = must(runtime::Session::open(
       *job->worker, runtime::in_arena(layout, secrecy, 0, std::move(prepared))));
+  tables.open(*session);
   arena::Arena& arena = runtime::arena_of(*session);
   while (must(session->meet({})) == runtime::Met::kToFill) {
     const std::string slow = session->identity().rank == 0 ? train::slow_blas() : "";
@@ -276,6 +279,7 @@ bool State::Parts::begin_step() {
   if (sampled) session->note("its samples", std::as_bytes(std::span(&samples, 1)));
   gradients->begin_step();
   in_body = true;
+  tables.begin_body();
   stepped = complete = false;
   return true;
 }
@@ -323,6 +327,7 @@ void State::Parts::end_step() {
   }
   in_body = false;
   check_module();
+  tables.end_body(n);
   arena::StagedStep step;
   step.private_bytes = runtime::arena_of(*session).private_bytes(n);
   if (job->worker->settings().protect) model.pack(runtime::arena_of(*session).private_bytes(n));
@@ -350,6 +355,10 @@ State::~State() {
   p.gradients.reset();
   p.model.release();
   p.session.reset();
+}
+
+train::Tables& State::tables() const {
+  return parts_->tables;
 }
 
 void State::begin_loop(const StepsOptions& options, std::optional<std::size_t> size, Fetch fetch,
@@ -389,6 +398,7 @@ void State::begin_loop(const StepsOptions& options, std::optional<std::size_t> s
 void State::end_loop() {
   Parts& p = *parts_;
   if (std::exchange(p.in_body, false)) p.restore();
+  p.tables.leave_body();
   p.fetch = nullptr;
 }
 

@@ -29,4 +29,5 @@
 #include "holdfast/job.h"        // IWYU pragma: export
 #include "holdfast/optimizer.h"  // IWYU pragma: export
 #include "holdfast/state.h"      // IWYU pragma: export
+#include "holdfast/table.h"      // IWYU pragma: export
 #include "holdfast/version.h"    // IWYU pragma: export

@@ -46,6 +46,10 @@
 
 namespace holdfast {
 
+namespace train {
+class Tables;
+}
+
 // All ranks give the same options, the same optimizer with the same numbers, and a data set of the
 // same size. Holdfast compares these at the start and after a fault. A difference ends the job with
 // a sentence that names it.
@@ -142,6 +146,7 @@ class State {
  private:
   template <class Dataset>
   friend class Steps;
+  friend class Table;
   struct Parts;
   using Forward = std::function<torch::Tensor(const torch::Tensor&)>;
   using Fetch = std::function<void(const std::vector<std::size_t>& indices)>;
@@ -160,6 +165,7 @@ class State {
     }
   }
 
+  [[nodiscard]] train::Tables& tables() const;
   void keep_bytes(const std::string& name, void* value, std::size_t bytes);
   // `fetch` loads the samples of these indices for the body. `rehearsal` gives a spare's rehearsal
   // the tensor that was loaded; an undefined one if it is no tensor.

@@ -32,7 +32,7 @@ def words(*pairs):
 class Job:
     """A job of bin/toy on `hosts` hosts with `each` ranks each; without a fleet, all on this machine."""
 
-    def __init__(self, folder, fleet, hosts, each, *, steps=300, elements=20_000, pause=1000, optimizer="adam", private="own", hold=0, spares=0, more=(), env=()):
+    def __init__(self, folder, fleet, hosts, each, *, steps=300, elements=20_000, pause=1000, optimizer="adam", private="own", hold=0, spares=0, keys=0, more=(), env=()):
         assert fleet or hosts == 1
         self.out = Path(folder)
         self.out.mkdir()
@@ -46,7 +46,7 @@ class Job:
         (self.out / "trace").mkdir()
         self.trace = Trace(self.out / "trace")
         self.program = [str(BUILD / "bin/toy"), *words(("steps", steps), ("out", self.out), ("optimizer", optimizer),
-                                                 ("elements", elements), ("pause", pause), ("private", private), ("hold", hold))]
+                                                 ("elements", elements), ("pause", pause), ("private", private), ("hold", hold), ("keys", keys))]
         self.spares, self.port = spares, free_port()
         self.agents = {}
         for host in range(hosts):
@@ -81,6 +81,17 @@ class Job:
                                  stderr=subprocess.STDOUT, text=True)
         said = asked.communicate(timeout=LIMIT_S)[0]
         return asked.returncode, said
+
+    def server(self, host):
+        """The pid of this host's parameter server, where each host has one."""
+        place = f"MS_NODE_ID={self.ranks + host}".encode()
+        job = f"HOLDFAST_JOB={self.env['HOLDFAST_JOB']}".encode()
+        for process in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                environment = (process / "environ").read_bytes().split(b"\0")
+                if process.name.isdecimal() and {place, job, b"MS_ROLE=MS_PSERVER"} <= set(environment):
+                    return int(process.name)
+        raise AssertionError(f"host {host} has no server")
 
     def logs(self):
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(self.out.rglob("*.log")))
@@ -182,6 +193,18 @@ class OneJob(unittest.TestCase):
             os.kill(random.choice(job.pids(host)), signal.SIGKILL)
         self.assertEqual(job.wait(), expected)
         self.assertGreaterEqual(len(job.events("recovered")), 4)
+
+    def test_servers_on_two_hosts_may_be_killed(self):
+        expected = self.one_host(2, keys=50, more=("--server_num", "1"))
+        job = Job(self.folder / "servers", self.fleet(2), 2, 1, keys=50, more=("--server_num", "2"))
+        for host, step in ((1, 40), (0, 100)):
+            job.until_step(step)
+            os.kill(job.server(host), signal.SIGKILL)
+        job.until_step(160)
+        os.kill(*job.pids(1), signal.SIGKILL)
+        job.until_step(220)
+        os.kill(*job.pids(0, "MS_SCHED"), signal.SIGKILL)
+        self.assertEqual(job.wait(), expected)
 
     def test_the_scheduler_may_die(self):
         expected = self.one_host(4)
