@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/number.h"
+
 namespace holdfast::controller {
 
 using wire::Reason;
@@ -51,7 +53,7 @@ void Membership::attach(const Member& member, Link link, const wire::Register& m
     changed.seat.incarnation = m.incarnation;
     changed.seat.attempt = m.attempt;
     changed.is_there = true;
-    changed.serves = m.serves;
+    changed.serves = serves(m);
   });
   roster_.hear(member, job_.now);
   roster_.advance(member, SeatEvent::kHeard);
@@ -61,6 +63,14 @@ void Membership::attach(const Member& member, Link link, const wire::Register& m
 void Membership::detach(const Member& member) {
   if (Peer* peer = connections_.find(member.link)) peer->has_seat = false;
   roster_.alter(member, [](Member& changed) { changed.link = 0; });
+}
+
+// An agent's spare says nothing of its role: it may take any place, and the agents number those of
+// servers after those of workers.
+bool Membership::serves(const wire::Register& m) const {
+  const auto number = whole_number(m.node_id);
+  return m.serves ||
+         (m.attempt != 0 && job_.options.servers > 0 && number && *number >= job_.workers());
 }
 
 // Why this process can not take part: it shares no memory with some process of the job, and one of
@@ -113,9 +123,9 @@ Membership::Verdict Membership::early_verdict_on(const wire::Register& m) const 
             {.kind = Reason::Kind::kNodeTaken, .node_id = m.node_id, .other = *other}};
   }
   const auto found = roster_.arrivals().find(m.node_id);
-  const Rank all = m.serves ? job_.options.servers : job_.workers();
+  const Rank all = serves(m) ? job_.options.servers : job_.workers();
   if (found == roster_.arrivals().end() &&
-      roster_.arrived(m.serves) >= static_cast<std::size_t>(all)) {
+      roster_.arrived(serves(m)) >= static_cast<std::size_t>(all)) {
     return surplus(m);
   }
   const bool is_free =
@@ -283,9 +293,9 @@ void Membership::note_taken(const wire::Register& m, const Reason& reason) {
 Membership::Verdict Membership::surplus(const wire::Register& m) const {
   return {Verdict::Kind::kNever,
           {.kind = Reason::Kind::kPlacesTaken,
-           .total = m.serves ? job_.options.servers : job_.workers(),
+           .total = serves(m) ? job_.options.servers : job_.workers(),
            .node_id = m.node_id,
-           .detail = m.serves ? "server" : ""}};
+           .detail = serves(m) ? "server" : ""}};
 }
 
 void Membership::turn_away(Link link, const wire::Register& m, const Verdict& verdict) {

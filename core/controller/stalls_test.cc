@@ -199,6 +199,65 @@ TEST_F(StallsTest, ThePlacesOfOthersDoNotCount) {
   EXPECT_TRUE(named().empty());
 }
 
+// Rank 2, on host-2, is a parameter server.
+class ServerStallsTest : public StallsTest {
+ protected:
+  void SetUp() override {
+    options_.servers = 1;
+    StallsTest::SetUp();
+  }
+  // Waits for the workers in an exchange, or at the commit barrier.
+  [[nodiscard]] wire::StandingState idle(bool has_arrived = false) const {
+    auto state = at("2", 0);
+    state.exchanges = !has_arrived;
+    if (has_arrived) state.doing = Doing::kCommitting;
+    return state;
+  }
+};
+
+TEST_F(ServerStallsTest, AWorkerThatHasNotComeIsNamedAndTheIdleServerIsNot) {
+  limit_to(5s);
+  for (const bool has_arrived : {false, true}) {
+    SetUp();
+    said_.clear();
+    stand({at("0", 8), at("1", 7, "it spins")}, {idle(has_arrived)});
+    all_live(8s);
+    ASSERT_EQ(named().size(), 1U);
+    EXPECT_EQ(named()[0].rank, 1);
+    EXPECT_EQ(last<wire::Evict>(91), nullptr);
+    ASSERT_NE(last<wire::Evict>(90), nullptr);
+    EXPECT_EQ(last<wire::Evict>(90)->node_id, "1");
+  }
+}
+
+TEST_F(ServerStallsTest, NobodyIsNamedForAServerThatWaitsForWorkersThatGoOn) {
+  stand({at("0", 8)}, {idle()});
+  all_live(20s);
+  EXPECT_TRUE(named().empty());
+}
+
+TEST_F(ServerStallsTest, AServerThatStandsElsewhereIsNamed) {
+  stand({at("0", 8), at("1", 8)}, {at("2", 0, "it spins")});
+  all_live(2s);
+  ASSERT_EQ(named().size(), 1U);
+  EXPECT_EQ(named()[0].rank, 2);
+  EXPECT_EQ(named()[0].total, 2);
+}
+
+TEST_F(ServerStallsTest, AServerInAnOldGenerationIsNoIdleOne) {
+  const auto old = idle();
+  step(Received{
+      90, wire::AgentState{"job", "agent-1", "host-1", {{"0", 4, 2, true}, {"1", 2, 1, true}}}});
+  come(4, who("0", 4, 2, "host-1"));
+  ASSERT_EQ(machine_->stage(), Stage::kStopping);
+  wire::AgentState state{"job", "agent-2", "host-2", {{"2", 3, 1, true}}};
+  state.standing = {old};
+  step(Received{91, state});
+  beat(2s, {90, 91});
+  ASSERT_EQ(named().size(), 1U);
+  EXPECT_EQ(named()[0].rank, 2);
+}
+
 TEST_F(StallsTest, WhoStandsInAnOldGenerationHoldsUpTheRecovery) {
   auto old = at("2", 9, "it spins");
   step(Received{

@@ -101,6 +101,25 @@ TEST_F(StragglersTest, AHostAllOfWhoseRanksAreSlowIsNamed) {
   EXPECT_EQ(slow()[0].host, "host-2");
 }
 
+// What a server does in a step takes as long as the workers' whole step.
+TEST_F(StragglersTest, AParameterServerIsNeitherNamedNorWaitedFor) {
+  options_.servers = 1;
+  machine_.emplace(options_, std::nullopt);
+  step(Started{});
+  for (Link link = 1; link <= 3; ++link) {
+    auto m = who(cat(link - 1), 10 * link);
+    m.serves = link == 3;
+    come(link, m);
+  }
+  for (Link link = 1; link <= 3; ++link) report(link);
+  ASSERT_EQ(machine_->stage(), wire::Stage::kRunning);
+  rounds(20, {30'000, 31'000, 500'000});
+  EXPECT_TRUE(slow().empty());
+  rounds(20, {30'000, 70'000});
+  ASSERT_EQ(slow().size(), 1U);
+  EXPECT_EQ(slow()[0].rank, 1);
+}
+
 TEST_F(StragglersTest, OfTwoRanksTheSlowerOneIsNamed) {
   options_.world_size = 2;
   machine_.emplace(options_, std::nullopt);

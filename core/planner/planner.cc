@@ -10,6 +10,24 @@
 namespace holdfast::planner {
 namespace {
 
+// The orders that make version 0 of a shard of which nobody holds anything: the lowest rank makes
+// it for the others.
+void begin(const Table& table, std::size_t s, Plan& plan) {
+  const Shard& shard = table.shards[s];
+  Holder first = kNoRank;
+  for (const Copy& copy : shard.copies) {
+    if (copy.holder < table.ranks && (first == kNoRank || copy.holder < first)) {
+      first = copy.holder;
+    }
+  }
+  for (const Copy& copy : shard.copies) {
+    if (copy.holder >= table.ranks) continue;
+    const bool begins = shard.starts_alone || copy.holder == first;
+    plan.orders.push_back(
+        {s, copy.holder, begins ? Act::kBegin : Act::kReceive, begins ? kNoRank : first});
+  }
+}
+
 class Planner {
  public:
   Planner(const Table& table, Version version) : table_(table) {
@@ -39,8 +57,17 @@ class Planner {
     return Act::kReceive;
   }
 
+  // Whether nobody has made the shard yet, while ranks have begun with others: a parameter server
+  // begins by itself.
+  [[nodiscard]] bool is_unmade(const Shard& shard) const {
+    return plan_.version == 0 && table_.reached == 0 && !shard.starts_alone &&
+           std::all_of(shard.copies.begin(), shard.copies.end(),
+                       [](const Copy& copy) { return copy.clean && copy.version == kNoVersion; });
+  }
+
   void reach(std::size_t s) {
     const Shard& shard = table_.shards[s];
+    if (is_unmade(shard)) return begin(table_, s, plan_);
     std::vector<Act> acts;
     std::vector<Holder> sources;
     for (const Copy& copy : shard.copies) {
@@ -80,24 +107,10 @@ class Planner {
   Plan plan_;
 };
 
-// Version 0, when nobody holds anything: the lowest rank of each shard makes it for the others.
+// Version 0, when nobody holds anything.
 Plan begin(const Table& table) {
   Plan plan{.possible = true, .version = 0, .orders = {}, .lacking = kNoRank, .shard = {}};
-  for (std::size_t s = 0; s < table.shards.size(); ++s) {
-    const Shard& shard = table.shards[s];
-    Holder first = kNoRank;
-    for (const Copy& copy : shard.copies) {
-      if (copy.holder < table.ranks && (first == kNoRank || copy.holder < first)) {
-        first = copy.holder;
-      }
-    }
-    for (const Copy& copy : shard.copies) {
-      if (copy.holder >= table.ranks) continue;
-      const bool begins = shard.starts_alone || copy.holder == first;
-      plan.orders.push_back(
-          {s, copy.holder, begins ? Act::kBegin : Act::kReceive, begins ? kNoRank : first});
-    }
-  }
+  for (std::size_t s = 0; s < table.shards.size(); ++s) begin(table, s, plan);
   return plan;
 }
 
