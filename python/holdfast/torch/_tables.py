@@ -14,7 +14,7 @@ from holdfast._abi import DType
 from holdfast._errors import UserError
 from holdfast._seat import Phase
 from holdfast.torch import _engine
-from holdfast.torch._eager import runs_as_it_is
+from holdfast.torch._eager import runs_between_graphs
 
 _DTYPES: Final = {torch.float32: DType.FLOAT32, torch.bfloat16: DType.BFLOAT16}
 
@@ -96,7 +96,7 @@ class Embedding(torch.nn.Module):
         many = "any id" if self.rows is None else str(self.rows)
         return f"{many}, {self.dim}, {self._spec.optimizer.rule.name.lower()}, lr={self.lr}"
 
-    @runs_as_it_is
+    @runs_between_graphs
     def forward(self, ids: Tensor) -> Tensor:
         """Return the rows of `ids`, whole numbers in any shape: that shape, and `dim` behind it.
 
