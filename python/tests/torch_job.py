@@ -116,6 +116,10 @@ class Job:
         """Return the process id of the scheduler."""
         return self._process(b"MS_ROLE=MS_SCHED")
 
+    def server(self) -> int:
+        """Return the process id of one of the parameter servers."""
+        return self._process(b"MS_ROLE=MS_PSERVER")
+
     @contextlib.contextmanager
     def without_its_agent(self) -> Iterator[None]:
         """Stop the agent for the block, so that it replaces no lost process."""
