@@ -45,8 +45,9 @@ def before_import(help_to_save: Callable[[], NoReturn]) -> None:
         say(remark)
     if role in ("MS_PSERVER", "MS_SERVER"):
         raise SystemExit(
-            f"MS_ROLE={role}: parameter servers are not there: MindSpore 2.10 has removed what "
-            "their programs call (set_param_ps), and Holdfast does not bring it back"
+            f"MS_ROLE={role}: MindSpore scripts do not use parameter servers yet: MindSpore 2.10 "
+            "has removed what they call (set_param_ps), and Holdfast does not bring it back yet. "
+            "For a job of other programs, holdfast-server is a server's program"
         )
     if role == "MS_SCHED" and not _script.sets_tls():
         import holdfast

@@ -211,9 +211,8 @@ def _micro_batches() -> None:
 def _parameter_server() -> None:
     def refuse(self: Any, init_in_server: bool = False) -> None:
         raise UserError(
-            "set_param_ps: the parameter server is gone from MindSpore 2.10, and Holdfast does not "
-            "bring it back; remove that line and set_ps_context(enable_ps=True), and train data "
-            "parallel"
+            "set_param_ps is gone from MindSpore 2.10, and Holdfast's face does not bring it back "
+            "yet; remove that line and set_ps_context(enable_ps=True), and train data parallel"
         )
 
     nn.Cell.set_param_ps = refuse
