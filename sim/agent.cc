@@ -36,7 +36,7 @@ agent::Options Agents::options_of(Index i, Index of) const {
   options.host = job_.setup.hosts ? cat("host-", i) : "host";
   for (auto rank = static_cast<Rank>(of); !is_spare && rank < job_.setup.ranks;
        rank += job_.setup.agents) {
-    options.workers.push_back(cat("w", rank));
+    options.workers.push_back(node_of(job_.setup, rank));
   }
   if (is_spare) {
     options.spare_host = true;
@@ -44,6 +44,7 @@ agent::Options Agents::options_of(Index i, Index of) const {
   }
   if (job_.setup.oversubscribe && !is_spare) options.takes = job_.setup.ranks - each;
   options.world_size = job_.setup.ranks;
+  options.servers = job_.setup.servers;
   options.seed = i + 1;
   options.runs_scheduler = i == 0;
   options.spares = is_spare ? each : job_.setup.spares;
@@ -258,7 +259,7 @@ void Agents::spawn(Index agent, const agent::Spawn& what) {
     job_.agents[agent].rehearsals.push_back(what.process);
   } else {
     workers_.add(number_in_world(agent, what.process), what.node_id, what.incarnation, what.attempt,
-                 what.role == agent::Role::kSpare, agent);
+                 what.role == agent::Role::kSpare, what.serves, agent);
   }
 }
 

@@ -36,7 +36,7 @@ Faults::Faults(Job& job, const Targets& targets, const Deadlines& deadlines,
 // waits either. Before its first step no process is ended.
 bool Faults::may_hang(const Worker& worker) const {
   const Whereabouts where = training_.whereabouts(worker);
-  return where.doing == Doing::kComputing && where.version != kNoVersion &&
+  return where.doing == Doing::kComputing && !where.waits_for_team && where.version != kNoVersion &&
          where.version + 2 < job_.setup.steps && where.steps > 0 && !agents_.any_hangs();
 }
 
@@ -324,18 +324,23 @@ void Faults::cut_host(Index index) {
   lose_sight_of(index);
 }
 
-// Whether no rank has its state any more. A rank that has moved counts as one without state: an
+// Whether the rank has its state no more. A rank that has moved counts as one without state: an
 // arena on its new host may be an old one.
+bool Faults::is_lost(Rank rank) const {
+  const wire::Seat& seat = journal_.formation()->roster.at(static_cast<std::size_t>(rank));
+  const Index host = job_.setup.hosts ? memory_.host_named(seat.host) : 0;
+  const bool unseen = job_.setup.hosts && job_.agents[host].is_host_lost;
+  const Arena& arena = memory_.arena(host, rank);
+  const bool is_empty = arena.version == kNoVersion || arena.lost_state;
+  return seat.moved || unseen || is_empty;
+}
+
+// Whether no worker has its state any more: servers do not have it.
 bool Faults::is_all_lost() const {
-  const auto& roster = journal_.formation()->roster;
-  return std::all_of(roster.begin(), roster.end(), [&](const wire::Seat& seat) {
-    const auto rank = static_cast<Rank>(&seat - roster.data());
-    const Index host = job_.setup.hosts ? memory_.host_named(seat.host) : 0;
-    const bool unseen = job_.setup.hosts && job_.agents[host].is_host_lost;
-    const Arena& arena = memory_.arena(host, rank);
-    const bool is_empty = arena.version == kNoVersion || arena.lost_state;
-    return seat.moved || unseen || is_empty;
-  });
+  for (Rank rank = 0; rank < job_.setup.workers(); ++rank) {
+    if (!is_lost(rank)) return false;
+  }
+  return true;
 }
 
 bool Faults::justify(const wire::Reason& reason) const {
@@ -375,7 +380,11 @@ bool Faults::justify(const wire::Reason& reason) const {
       return had(Fault::kEarlyExit);
     case Why::kNoPlan:  // A private part is lost with its arena or, if it is held, with both
                         // copies.
-      if (reason.rank == kNoRank) return is_all_lost();
+      // Where nothing was made yet, the job begins anew.
+      if (reason.rank == kNoRank) {
+        return is_all_lost() && (journal_.formation()->reached > 0 || had(Fault::kLosePages));
+      }
+      if (job_.setup.serves(reason.rank)) return is_lost(reason.rank);
       // A holder that has ended its training gives nothing any more. A host may be taken for lost
       // if nothing comes from it for a while, or if it was on its last call while everything stood
       // still.

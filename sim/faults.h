@@ -56,6 +56,7 @@ class Faults {
   [[nodiscard]] bool is_on_last_call(const Worker& worker) const;
   void disturb(Worker& worker, Instant until);
   void disturb(const Connection& link, Instant until);
+  [[nodiscard]] bool is_lost(Rank rank) const;
   [[nodiscard]] bool is_all_lost() const;
 
   Job& job_;

@@ -26,13 +26,14 @@ Index Memory::host_named(const std::string& name) const {
 }
 
 Rank Memory::holder_of(const Worker& worker, Rank rank) const {
-  if (!job_.setup.hosts) return (rank + 1) % job_.setup.ranks;
+  if (job_.setup.serves(rank)) return kNoRank;
+  if (!job_.setup.hosts) return (rank + 1) % job_.setup.workers();
   return worker.holder_of.at(static_cast<std::size_t>(rank));
 }
 
 std::vector<Rank> Memory::wards(const Worker& worker) const {
   std::vector<Rank> found;
-  for (Rank rank = 0; job_.setup.holders && rank < job_.setup.ranks; ++rank) {
+  for (Rank rank = 0; job_.setup.holders && rank < job_.setup.workers(); ++rank) {
     if (holder_of(worker, rank) == worker.rank) found.push_back(rank);
   }
   return found;
@@ -40,8 +41,11 @@ std::vector<Rank> Memory::wards(const Worker& worker) const {
 
 Holding Memory::holding(const Worker& worker) const {
   const Arena& own = arena(worker);
-  Holding holding{own.version, own.staged, job_.setup.private_is_own, {}};
-  holding.has_lost_shared = own.lost_state && own.version != kNoVersion;
+  const bool serves = job_.setup.serves(worker.rank);
+  Holding holding{own.version, own.staged, job_.setup.private_is_own || serves, {}};
+  // All that a server has is private.
+  (serves ? holding.has_lost_private : holding.has_lost_shared) =
+      own.lost_state && own.version != kNoVersion;
   for (const auto& [key, part] : private_parts_) {
     if (!is_held_by(worker, key) || part.version == kNoVersion) continue;
     holding.held.push_back({std::get<2>(key), part.version, part.staged});

@@ -44,7 +44,7 @@ class Memory {
   [[nodiscard]] bool owner_lives(const Arena& arena, const Worker& opener) const;
 
   // wards(): the ranks whose private parts this worker holds. holder_of(): who holds that of
-  // `rank`.
+  // `rank`; kNoRank: nobody. Servers hold nothing, and nobody holds what they have.
   [[nodiscard]] std::vector<Rank> wards(const Worker& worker) const;
   [[nodiscard]] Rank holder_of(const Worker& worker, Rank rank) const;
   [[nodiscard]] PrivatePart& held(Index host, Rank holder, Rank ward) {

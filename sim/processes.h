@@ -64,6 +64,7 @@ struct Worker {
   std::string node_id;
   Incarnation incarnation = 0;
   std::uint64_t attempt = 0;
+  bool serves = false;  // It was started as a parameter server.
   std::optional<member::Machine> machine;
   std::optional<trainer::Machine> trainer;
   Program program = Program::kUnplaced;
@@ -73,6 +74,7 @@ struct Worker {
   bool sums_busy = false;          // It was stopped in the middle of a sum.
   bool repair_stopped = false;     // A newer generation has stopped its repair.
   bool said_parked = false;        // It has reported, and has no order to carry out yet.
+  bool awaits_end = false;         // A server's last step: it waits for the workers to end.
   Version began_at = 0;            // The version at which its program began the step under way.
   bool alive = true;
   bool foreign = false;           // A process of another host that asks for a place (P31).

@@ -75,6 +75,7 @@ void SchedulerShell::start() {
       controller::Options{.job = "job",
                           .run_id = 7,
                           .world_size = job_.setup.ranks,
+                          .servers = job_.setup.servers,
                           .topology_timeout = kTopologyTimeout,
                           .lease = kLease,
                           .replacement_timeout = kReplacementTimeout,

@@ -189,6 +189,16 @@ Setup lossy(Choices& choices) {
   return setup;
 }
 
+// A job of "swarm" or "hosts" some of whose ranks are parameter servers.
+Setup served(Choices& choices) {
+  Setup setup = choices.pick(2) == 1 ? hosts(choices) : swarm(choices);
+  setup.ranks = std::max<Rank>(setup.ranks, 2);
+  setup.servers = 1 + static_cast<Rank>(choices.pick(static_cast<std::uint32_t>(setup.ranks) - 1));
+  // A holder is another worker.
+  setup.holders = setup.holders && setup.workers() > 1;
+  return setup;
+}
+
 Setup small(Choices& choices) {
   Setup setup;
   setup.steps = 1;
@@ -223,6 +233,7 @@ std::optional<Setup> draw_setup(const std::string& world, Choices& choices) {
   if (world == "rehearsed") return rehearsed(choices);
   if (world == "hung") return hung(choices);
   if (world == "lossy") return lossy(choices);
+  if (world == "served") return served(choices);
   if (world == "wide") return wide(choices);
   if (world == "small") return small(choices);
   if (world == "smallest") return smallest(choices);
@@ -230,21 +241,33 @@ std::optional<Setup> draw_setup(const std::string& world, Choices& choices) {
   return std::nullopt;
 }
 
+std::string node_of(const Setup& setup, Rank rank) {
+  return setup.agent && setup.servers > 0 ? cat(rank) : cat("w", rank);
+}
+
+bool is_servers(const Setup& setup, const std::string& node_id) {
+  for (Rank rank = setup.workers(); rank < setup.ranks; ++rank) {
+    if (node_id == node_of(setup, rank)) return true;
+  }
+  return false;
+}
+
 std::string to_text(const Setup& setup) {
-  std::string text =
-      cat(setup.ranks, " ranks, ", setup.steps, " steps, ",
-          setup.hosts   ? cat(setup.agents, " hosts", setup.spare_host ? " and a spare one" : "",
-                            setup.oversubscribe ? ", oversubscribed if need be" : "",
-                            setup.restarts ? ", started again once when lost" : "", ", ",
-                              setup.spares, " spares on each")
-          : setup.agent ? cat(setup.agents == 1 ? "an agent" : "two agents", " with ",
-                              setup.bound_spares ? "bound" : cat(setup.spares),
-                              " spares, max_restarts ", setup.max_restarts)
-                        : cat("started by hand", setup.proof ? ", deaths are proven" : "",
-                              setup.replaced ? "" : ", nobody is replaced"),
-          !setup.private_is_own ? ""
-          : setup.holders       ? ", private parts with holders"
-                                : ", private parts without a copy");
+  std::string text = cat(
+      setup.ranks, " ranks, ", setup.servers == 0 ? "" : cat(setup.servers, " of them servers, "),
+      setup.steps, " steps, ",
+      setup.hosts   ? cat(setup.agents, " hosts", setup.spare_host ? " and a spare one" : "",
+                        setup.oversubscribe ? ", oversubscribed if need be" : "",
+                        setup.restarts ? ", started again once when lost" : "", ", ", setup.spares,
+                          " spares on each")
+      : setup.agent ? cat(setup.agents == 1 ? "an agent" : "two agents", " with ",
+                          setup.bound_spares ? "bound" : cat(setup.spares),
+                          " spares, max_restarts ", setup.max_restarts)
+                    : cat("started by hand", setup.proof ? ", deaths are proven" : "",
+                          setup.replaced ? "" : ", nobody is replaced"),
+      !setup.private_is_own ? ""
+      : setup.holders       ? ", private parts with holders"
+                            : ", private parts without a copy");
   return cat(text, setup.exchange ? ", with an exchange" : "",
              setup.asks ? "" : ", programs that do nothing", ", at most ", setup.faults, " faults");
 }

@@ -59,6 +59,7 @@ inline constexpr std::size_t kMostRanks = 128;
 
 struct Setup {
   Rank ranks = 2;
+  Rank servers = 0;  // The last so many of the ranks are parameter servers.
   Version steps = 3;
   bool agent = true;  // Agents start the processes; else a person does, with attempt 0.
   std::int32_t agents = 1;
@@ -82,13 +83,22 @@ struct Setup {
   bool burst = false;              // Soon after a fault the next one is likely.
   std::uint32_t order_rarity = 0;  // How rarely a transition comes out of order; 0: never.
   Order order = Order::kMessagesFirst;
+
+  [[nodiscard]] Rank workers() const { return ranks - servers; }
+  [[nodiscard]] bool serves(Rank rank) const { return rank >= workers(); }
 };
+
+// The place of a rank. An agent knows the places of servers by their numbers.
+[[nodiscard]] std::string node_of(const Setup& setup, Rank rank);
+// Whether this is the place of a server.
+[[nodiscard]] bool is_servers(const Setup& setup, const std::string& node_id);
 
 // Draws the setup of the world with this name; nullopt: there is none. "swarm" draws everything on
 // one host, "hosts" everything on several. In "wide" one of two hosts with 64 ranks each is lost,
 // or the spare host. In "farewell" little is trained, so that most faults happen while the agents
 // end. In "rehearsed" agents of any of these have ranks
-// rehearsed. In "hung" training threads hang; in "lossy" ranks lose pages of memory. "small",
+// rehearsed. In "hung" training threads hang; in "lossy" ranks lose pages of memory. In "served"
+// some of the ranks of a job of "swarm" or "hosts" are parameter servers. "small",
 // "smallest" and "exchange" are for exhaustive runs with 2 ranks: 2 faults without an exchange, or
 // 1 fault with one.
 [[nodiscard]] std::optional<Setup> draw_setup(const std::string& world, Choices& choices);

@@ -59,6 +59,10 @@ TEST(Simulation, LostPagesComeFromAnotherRank) {
   keep_every_invariant("lossy", kOfHosts / 2);
 }
 
+TEST(Simulation, ParameterServersAreRanksLikeOthers) {
+  keep_every_invariant("served", kOfHosts / 2);
+}
+
 TEST(Simulation, AgentsEndInTimeAndAsTheJobDid) {
   keep_every_invariant("farewell", kOfHosts);
 }

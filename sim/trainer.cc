@@ -51,6 +51,16 @@ Whereabouts Training::whereabouts(const Worker& worker) const {
   const bool has_arrived =
       trains && worker.half && !worker.work.empty() && is<trainer::Arrive>(worker.work.front());
   const bool sums = trains && !worker.work.empty() && is<trainer::AwaitSums>(worker.work.front());
+  if (serves(worker)) {
+    // Its operations are not told. It waits for the workers in an exchange.
+    return {.generation = worker.joined,
+            .version = memory_.arena(worker).version,
+            .steps = worker.steps,
+            .doing = has_arrived ? Doing::kCommitting
+                     : trains    ? Doing::kComputing
+                                 : Doing::kRecovering,
+            .waits_for_team = sums || worker.awaits_end};
+  }
   return {.generation = worker.joined,
           .operations = worker.operation + (has_arrived || sums ? 1 : 0),
           .version = worker.rank == kNoRank ? kNoVersion : memory_.arena(worker).version,
@@ -66,6 +76,7 @@ bool Training::can_train(const Worker& worker) const {
   }
   if (worker.program != Program::kTraining) return false;
   if (worker.work.empty()) {
+    if (sees_end(worker)) return true;
     const auto deadline = worker.trainer->deadline();
     return deadline && *deadline <= job_.now;
   }
@@ -94,6 +105,10 @@ void Training::train(Index index) {
   if (worker.program == Program::kExchanging) {
     asked_in_vain_ = true;
     return fail(index, {.kind = wire::Reason::Kind::kProgram});
+  }
+  if (worker.work.empty() && sees_end(worker)) {
+    worker.awaits_end = false;
+    return groups_.at(worker.joined).aborted ? begin_step(index) : end_training(index);
   }
   if (worker.work.empty()) return events_.tell_trainer(index, trainer::TimePassed{});
   const trainer::Work work = worker.work.front();
@@ -171,7 +186,8 @@ void Training::resume(Index index, const trainer::Resume& action) {
     worker.host_of[rank] = memory_.host_named(endpoint.substr(0, endpoint.find(':')));
   }
   if (job_.setup.hosts) {
-    worker.holder_of = planner::holders({worker.host_of.begin(), worker.host_of.end()});
+    const auto& hosts = worker.host_of;
+    worker.holder_of = planner::holders({hosts.begin(), hosts.begin() + job_.setup.workers()});
   }
   const auto at = static_cast<std::size_t>(worker.rank);
   const bool is_fenced = journal_.has_roster() &&
@@ -224,7 +240,8 @@ bool Training::begin(Index index, const trainer::Repair& work) {
       own.updating = true;
       return true;
     case wire::Act::kReceive:
-      if (job_.setup.private_is_own && work.version != 0 && !memory_.private_source(worker, work)) {
+      if (memory_.holding(worker).private_is_own && work.version != 0 &&
+          !memory_.private_source(worker, work)) {
         job_.checkers.violate("S3: a rank is to go on without the private part of its state");
       }
       own.version = own.staged = kNoVersion;  // Half a copy counts as no version.
@@ -328,6 +345,9 @@ void Training::end(Index index, const trainer::Repair& work) {
       return events_.tell_trainer(index,
                                   trainer::Repaired{memory_.holding(worker), "stopped", true});
     }
+    if (job_.setup.serves(from.holder)) {
+      job_.checkers.violate("S7: a rank is to copy the state of workers from a server");
+    }
     const Arena& source = memory_.arena(memory_.host_named(from.host), from.holder);
     const PrivatePart* part = memory_.private_source(worker, work);
     // If the job has gone on meanwhile, the source has another version, or is gone.
@@ -369,8 +389,9 @@ void Training::end(Index index, const trainer::JoinGroup& work) {
     return events_.tell_trainer(index,
                                 trainer::NotFormed{false, "the group has ended", held, linked});
   }
-  events_.tell_trainer(index, trainer::Formed{groups_[worker.joined].aborted, linked,
-                                              job_.setup.holders && (linked || !job_.setup.hosts),
+  const bool exchanges =
+      job_.setup.holders && !job_.setup.serves(worker.rank) && (linked || !job_.setup.hosts);
+  events_.tell_trainer(index, trainer::Formed{groups_[worker.joined].aborted, linked, exchanges,
                                               memory_.holding(worker).held});
 }
 
@@ -415,7 +436,7 @@ void Training::end(Index index, const trainer::ExchangeCopies& work) {
 // P50: once a step is committed, each private part is on two hosts, unless one is lost just now.
 void Training::check_copies(const Worker& worker) {
   const bool wiped = (job_.struck & bit(Fault::kWipe)) != 0;
-  for (Rank ward = 0; job_.setup.holders && !wiped && ward < job_.setup.ranks; ++ward) {
+  for (Rank ward = 0; job_.setup.holders && !wiped && ward < job_.setup.workers(); ++ward) {
     const Rank holder = memory_.holder_of(worker, ward);
     if (holder == kNoRank) return;
     const Index host = worker.host_of[static_cast<std::size_t>(holder)];
@@ -453,17 +474,17 @@ void Training::end(Index index, const trainer::Return& result) {
     case What::kCommitted:
     case What::kCommittedByPlan:
     case What::kVoid:
-      if (own.version == job_.setup.steps) {
+      if (own.version == job_.setup.steps && !serves(worker)) {
         // What the program does with its last state may be wrong.
         lost_at_end_ = lost_at_end_ || own.has_lost();
         if (own.has_lost()) return fail(index, {.kind = wire::Reason::Kind::kProgram});
-        return events_.tell_trainer(index, trainer::EndCalled{});
+        return end_training(index);
       }
       (void)look_for_losses(index);
-      return events_.tell_trainer(
-          index, trainer::StepBegun{worker.joined != 0 && groups_[worker.joined].aborted});
+      return begin_step(index);
     case What::kBegun:
     case What::kBegunAnew:
+      if (own.version == job_.setup.steps) return serve_step(index);
       wrote(worker);
       worker.began_at = own.version;
       if (arrive(worker)) {
@@ -474,6 +495,7 @@ void Training::end(Index index, const trainer::Return& result) {
       (void)look_for_losses(index);
       return events_.tell_trainer(index, trainer::StepEnded{});
     case What::kTooLate:
+      if (serves(worker) && own.version == job_.setup.steps) return end_training(index);
       return job_.checkers.violate("P33: a rank has a step to make, but another has ended");
     case What::kFailed:
       return fail(index, result.reason);
@@ -487,6 +509,32 @@ void Training::end(Index index, const trainer::Return& result) {
       if (!worker.leaving) worker.leaving = 1;
       return;
   }
+}
+
+void Training::begin_step(Index index) {
+  const Worker& worker = job_.workers[index];
+  events_.tell_trainer(index,
+                       trainer::StepBegun{worker.joined != 0 && groups_[worker.joined].aborted});
+}
+
+// A server does not know which step is the last one, and waits for the workers in the next one.
+void Training::serve_step(Index index) {
+  Worker& worker = job_.workers[index];
+  worker.began_at = memory_.arena(worker).version;
+  worker.awaits_end = true;
+}
+
+bool Training::sees_end(const Worker& worker) const {
+  if (!worker.awaits_end) return false;
+  const Group& group = groups_.at(worker.joined);
+  return group.left || group.aborted;
+}
+
+void Training::end_training(Index index) {
+  if (const Worker& worker = job_.workers[index]; worker.joined != 0) {
+    groups_[worker.joined].left = true;
+  }
+  events_.tell_trainer(index, trainer::EndCalled{});
 }
 
 // Checks what the program is told about a step that it has begun.

@@ -19,6 +19,7 @@ namespace holdfast::sim {
 struct Group {
   std::bitset<kMostRanks> joined;
   bool aborted = false;
+  bool left = false;    // A rank has ended its training in it.
   bool linked = false;  // Its ranks lie on several hosts.
   struct Operation {
     std::int32_t arrivals = 0;
@@ -81,6 +82,14 @@ class Training {
   void wrote(const Worker& worker);
   bool look_for_losses(Index worker);
   void check_told(const Worker& worker, trainer::Return::What what);
+  void begin_step(Index worker);
+  void serve_step(Index worker);
+  void end_training(Index worker);
+  [[nodiscard]] bool serves(const Worker& worker) const {
+    return worker.rank != kNoRank && job_.setup.serves(worker.rank);
+  }
+  // Whether a server has served the last step, and then sees that the group is over.
+  [[nodiscard]] bool sees_end(const Worker& worker) const;
   void finish_update(Arena& arena);
   [[nodiscard]] bool complete(const Worker& worker) const;
   [[nodiscard]] bool has_come(const Worker& worker) const;

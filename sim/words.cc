@@ -130,7 +130,7 @@ std::string to_words(const wire::Message& message) {
   return std::visit(
       Match{
           [](const wire::Register& m) {
-            return cat("Register ", m.node_id, " attempt ", m.attempt);
+            return cat("Register ", m.node_id, " attempt ", m.attempt, m.serves ? ", serves" : "");
           },
           [](const wire::Assignment& m) {
             const bool acts = m.order.act != wire::Act::kKeep;
@@ -328,7 +328,7 @@ std::string to_words(const agent::Action& action) {
       Match{
           [](const agent::Spawn& a) {
             return cat("spawn process ", a.process, " as ", role(a.role), " ", a.node_id,
-                       " attempt ", a.attempt);
+                       " attempt ", a.attempt, a.serves ? ", serves" : "");
           },
           [](const agent::Promote& a) {
             return cat("promote process ", a.process, " to ", a.node_id, " attempt ", a.attempt);

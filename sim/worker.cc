@@ -27,13 +27,14 @@ trainer::Options trainer_options() {
 }  // namespace
 
 Index Workers::add(agent::Process process, std::string node_id, Incarnation incarnation,
-                   std::uint64_t attempt, bool spare, Index agent) {
+                   std::uint64_t attempt, bool spare, bool serves, Index agent) {
   Worker& worker = job_.workers.emplace_back();
   worker.process = process;
   worker.agent = agent;
   worker.node_id = std::move(node_id);
   worker.incarnation = incarnation;
   worker.attempt = attempt;
+  worker.serves = serves;
   worker.disturbed = job_.now;
   worker.program = Program::kSpare;
   if (!spare) place(worker);
@@ -41,14 +42,15 @@ Index Workers::add(agent::Process process, std::string node_id, Incarnation inca
 }
 
 void Workers::add_by_hand(const std::string& node_id) {
-  (void)add(job_.next_process++, node_id, job_.prng.next(), 0, /*spare=*/false);
+  (void)add(job_.next_process++, node_id, job_.prng.next(), 0, /*spare=*/false,
+            is_servers(job_.setup, node_id));
 }
 
 void Workers::add_foreign(Index worker) {
   const Worker& here = job_.workers[worker];
   const std::uint64_t attempt = here.attempt == 0 ? 0 : here.attempt + 1;
-  const Index index =
-      add(job_.next_process, here.node_id, derive(job_.next_process, 77U), attempt, /*spare=*/true);
+  const Index index = add(job_.next_process, here.node_id, derive(job_.next_process, 77U), attempt,
+                          /*spare=*/true, here.serves);
   ++job_.next_process;
   job_.workers[index].attempt = attempt;
   job_.workers[index].foreign = true;
@@ -66,7 +68,8 @@ void Workers::place(Worker& worker) {
                                         .attempt = worker.attempt,
                                         .host = host,
                                         .pid = static_cast<std::int64_t>(worker.process),
-                                        .memory = worker.foreign ? "elsewhere" : host});
+                                        .memory = worker.foreign ? "elsewhere" : host,
+                                        .serves = worker.serves});
   if (!job_.setup.asks) worker.leaving = 0;
 }
 

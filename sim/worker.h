@@ -25,7 +25,7 @@ class Workers {
         events_(events) {}
 
   Index add(agent::Process process, std::string node_id, Incarnation incarnation,
-            std::uint64_t attempt, bool spare, Index agent = kNone);
+            std::uint64_t attempt, bool spare, bool serves, Index agent = kNone);
   void add_by_hand(const std::string& node_id);  // A person starts a process for this place.
   // A process of another host asks for the place of `worker`.
   void add_foreign(Index worker);

@@ -30,7 +30,7 @@ void World::start() {
   }
   job_.scheduler.starting = true;
   for (Rank rank = 0; rank < job_.setup.ranks; ++rank) {
-    workers_.add_by_hand(cat("w", rank));
+    workers_.add_by_hand(node_of(job_.setup, rank));
   }
 }
 

@@ -163,6 +163,27 @@ TEST_F(ServersTest, WorkersWhoseStateIsLostGetNoneFromServers) {
   EXPECT_EQ(end_->reason.rank, kNoRank) << "it is the state that all workers share";
 }
 
+// A successor that has nothing to do ends without joining the group, for which servers wait.
+TEST_F(ServersTest, HearOfTheEndOfWorkersThatMadeNoStepInTheNewestGeneration) {
+  all_train();
+  const Generation before = machine_->generation();
+  step(Received{1, wire::Finished{before, 4}});
+  EXPECT_EQ(machine_->generation(), before);
+  step(Received{2, wire::Finished{before, 4}});
+  EXPECT_EQ(machine_->generation(), before + 1);
+  for (const Link link : {Link{3}, Link{4}}) say(link, 4, 4);
+  ASSERT_NE(at(Stage::kRunning, 3), nullptr);
+  EXPECT_EQ(at(Stage::kRunning, 3)->ended, 0);
+}
+
+TEST_F(ServersTest, SeeTheEndOfWorkersInTheirGroup) {
+  all_train();
+  const Generation before = machine_->generation();
+  for (Link link = 1; link <= 4; ++link) step(Received{link, wire::Progress{before, 5}});
+  for (const Link link : {Link{1}, Link{2}}) step(Received{link, wire::Finished{before, 5}});
+  EXPECT_EQ(machine_->generation(), before);
+}
+
 // A server begins by itself. A worker that was to make the state for all others may die before.
 TEST_F(ServersTest, WorkersThatHaveNothingYetBeginThoughAServerHasBegun) {
   all_come();
