@@ -269,6 +269,11 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
   return std::move(agent);
 }
 
+bool is_about_servers(std::string_view variable) {
+  constexpr std::string_view kName = "MS_SERVER_NUM=";
+  return variable.starts_with(kName) && variable != "MS_SERVER_NUM=0" && variable != kName;
+}
+
 // The name of the first option with an empty value (`--log_dir=$UNSET`), which would take the next
 // option for its value; empty if there is none.
 std::string first_empty(const std::vector<std::string>& words) {
@@ -329,7 +334,13 @@ int launch(const std::string& name, int argc, const char* const* argv,
   auto options = finish(std::move(arguments), std::move(program));
   if (!options) return wrong(options.error().what);
   for (const auto& sentence : config::without_effect(environment)) say(sentence);
-  for (; *environment != nullptr; ++environment) options->environment.emplace_back(*environment);
+  for (; *environment != nullptr; ++environment) {
+    options->environment.emplace_back(*environment);
+    if (options->server_num == 0 && is_about_servers(*environment)) {
+      say("MS_SERVER_NUM has no effect: --server_num says how many parameter servers there are "
+          "(holdfast run: --servers)");
+    }
+  }
   if (strict) runtime::set(options->environment, "HOLDFAST_STRICT_REHEARSALS", "1");
   if (!hang_timeout.empty()) {
     runtime::set(options->environment, "HOLDFAST_HANG_TIMEOUT", hang_timeout);

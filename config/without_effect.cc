@@ -18,7 +18,6 @@ constexpr std::array kGone = {
     Gone{"MS_HCCL_CM_INIT", "all groups share the same links anyway"},
     Gone{"MS_CLUSTER_RETRY_NUM", "MS_TOPO_TIMEOUT says for how long workers look for the others"},
     Gone{"MS_RECOVERY_INTERVAL", "every change of the job is stored before it is told"},
-    Gone{"MS_SERVER_NUM", "msrun takes --server_num, and holdfast run --servers", "0"},
     Gone{"MS_DISABLE_HEARTBEAT", "silence is always noticed; MS_NODE_TIMEOUT says after how long"}};
 
 }  // namespace

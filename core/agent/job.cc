@@ -112,8 +112,10 @@ bool Job::is_servers(const std::string& node_id) const {
 
 bool Job::workers_done() const {
   if (waits_for_places() && state == State::kRunning) return false;
-  return std::all_of(places.begin(), places.end(),
-                     [](const Place& p) { return p.role != Role::kWorker || p.done; });
+  const bool counts_servers = !is_local();
+  return std::all_of(places.begin(), places.end(), [&](const Place& p) {
+    return p.role != Role::kWorker || p.done || (!counts_servers && is_servers(p.node_id));
+  });
 }
 
 }  // namespace holdfast::agent

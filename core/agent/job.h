@@ -129,7 +129,8 @@ struct Job {
   [[nodiscard]] bool waits_for_places() const {
     return options.spare_host && !options.drained && worker_places() == 0;
   }
-  // Whether all workers of this host have ended, and no others are awaited.
+  // Whether all workers of this host have ended, and no others are awaited. Nobody needs servers
+  // then, if all ranks are here: workers that never asked for a rank leave them waiting for ever.
   [[nodiscard]] bool workers_done() const;
 };
 

@@ -34,6 +34,18 @@ TEST_F(ServersTest, NoSpareTakesTheirPlaces) {
   EXPECT_EQ(places_.at("3").attempt, 2U);
 }
 
+// They would wait for ever, if the workers have never asked for a rank.
+TEST_F(ServersTest, EndWithTheWorkers) {
+  machine_.emplace(Options{.job = "job", .workers = {"0", "1"}, .world_size = 2, .servers = 1});
+  step(Started{});
+  const Process server = at("1");
+  dies(at("0"), 0);
+  EXPECT_EQ(graces_, 1);
+  step(GraceOver{});
+  ASSERT_EQ(killed_.size(), 1U);
+  EXPECT_EQ(killed_[0].process, server);
+}
+
 TEST_F(ServersTest, ASpareMayTakeAWorkersPlace) {
   start(1);
   dies(at("1"), 137);

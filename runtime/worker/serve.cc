@@ -44,7 +44,7 @@ class Server {
   Result<bool> serve_step() {
     for (;;) {
       const auto group = session_.everyone();
-      TableExchange exchange(*group, workers_, session_.current()->options());
+      TableExchange exchange(*group, workers_, tables_.specs(), session_.current()->options());
       collective::Verdict verdict = exchange.meet({});
       const bool ends =
           verdict.outcome == Outcome::kDone && exchange.agreed().call == TableCall::kEndStep;

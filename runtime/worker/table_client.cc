@@ -75,8 +75,8 @@ Status TableClient::publish() {
   const std::string other = table::difference(first, specs_);
   if (other.empty()) return {};
   return Error{Blame::kUser,
-               cat("rank ", rank_, " has other tables than the first worker (there): ", other,
-                   "; all workers have to define the same")};
+               cat("rank ", rank_, " (here) defines other tables than another worker (there): ",
+                   other, "; all workers have to define the same")};
 }
 
 TableClient::Batch TableClient::batch_of(std::span<const std::uint64_t> keys) const {
@@ -118,7 +118,7 @@ collective::Verdict TableClient::pull(std::size_t t, std::span<const std::uint64
   HF_ASSERT(out.size() == keys.size() * values);
   if (!everyone_) return no_group();
   const Batch batch = batch_of(keys);
-  TableExchange exchange(*everyone_, workers_, current_->options());
+  TableExchange exchange(*everyone_, workers_, specs_, current_->options());
   std::vector<std::byte> none;
   std::vector<float> rows(batch.keys.size() * values);
   collective::Verdict told = exchange.meet({TableCall::kPull, t, 0, batch.counts});
@@ -157,7 +157,7 @@ Result<collective::Verdict> TableClient::push(std::size_t t, std::span<const std
       has[place] = true;
     }
   }
-  TableExchange exchange(*everyone_, workers_, current_->options());
+  TableExchange exchange(*everyone_, workers_, specs_, current_->options());
   std::vector<std::byte> none;
   has_pushed_ = true;
   collective::Verdict told = exchange.meet({TableCall::kPush, t, 0, batch.counts});
@@ -170,7 +170,7 @@ Result<collective::Verdict> TableClient::push(std::size_t t, std::span<const std
 // If it fails, the group has ended, and the servers have given the step up.
 void TableClient::give_up() {
   if (!std::exchange(has_pushed_, false) || !everyone_) return;
-  TableExchange exchange(*everyone_, workers_, current_->options());
+  TableExchange exchange(*everyone_, workers_, specs_, current_->options());
   (void)exchange.meet({.call = TableCall::kGiveUp});
 }
 
@@ -178,7 +178,7 @@ collective::Verdict TableClient::end_step(Version n) {
   if (!everyone_) return no_group();
   has_pushed_ = false;
   const auto bytes = std::as_writable_bytes(std::span(arguments_));
-  TableExchange exchange(*everyone_, workers_, current_->options());
+  TableExchange exchange(*everyone_, workers_, specs_, current_->options());
   collective::Verdict told = exchange.meet({TableCall::kEndStep, n, digest(bytes), {}});
   if (told.outcome != Outcome::kDone || bytes.empty()) return told;
   return exchange.tell(bytes);

@@ -13,12 +13,21 @@ namespace {
 
 constexpr std::size_t kHead = 3;  // call, table, digest; then the counts.
 
-std::string in_words(const TableWord& word) {
+}  // namespace
+
+TableExchange::TableExchange(collective::Group& everyone, Rank workers,
+                             const std::vector<table::Spec>& specs,
+                             const collective::CurrentGeneration::Options& options)
+    : all_(everyone), specs_(specs), options_(options), workers_(workers) {}
+
+std::string TableExchange::in_words(const TableWord& word) const {
+  const std::string name =
+      word.table < specs_.size() ? specs_[word.table].name : cat("number ", word.table);
   switch (word.call) {
     case TableCall::kPull:
-      return cat("pulls rows of table ", word.table);
+      return cat("pulls rows of table ", name);
     case TableCall::kPush:
-      return cat("pushes gradients to table ", word.table);
+      return cat("pushes gradients to table ", name);
     case TableCall::kEndStep:
       return "ends the step";
     case TableCall::kGiveUp:
@@ -28,12 +37,6 @@ std::string in_words(const TableWord& word) {
   }
   return "does nothing";
 }
-
-}  // namespace
-
-TableExchange::TableExchange(collective::Group& everyone, Rank workers,
-                             const collective::CurrentGeneration::Options& options)
-    : all_(everyone), options_(options), workers_(workers) {}
 
 template <class Operation>
 collective::Verdict TableExchange::run(Operation operation) {

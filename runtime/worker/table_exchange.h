@@ -9,12 +9,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/ids.h"
 #include "collective/current_generation.h"
 #include "collective/group.h"
 #include "collective/outcome.h"
+#include "table/spec.h"
 
 namespace holdfast::runtime {
 
@@ -36,8 +38,8 @@ struct TableWord {
 class TableExchange {
  public:
   // Ranks below `workers` are workers, all others servers. `options`: where it is counted who waits
-  // in an exchange. Requires: both outlive this.
-  TableExchange(collective::Group& everyone, Rank workers,
+  // in an exchange. Requires: all of these outlive this.
+  TableExchange(collective::Group& everyone, Rank workers, const std::vector<table::Spec>& specs,
                 const collective::CurrentGeneration::Options& options);
 
   // All ranks call it; a server gives no word. kMismatch: the workers do not want the same.
@@ -65,8 +67,10 @@ class TableExchange {
   template <class Operation>
   [[nodiscard]] collective::Verdict run(Operation operation);
   [[nodiscard]] collective::Verdict check() const;
+  [[nodiscard]] std::string in_words(const TableWord& word) const;
 
   collective::Group& all_;
+  const std::vector<table::Spec>& specs_;
   const collective::CurrentGeneration::Options& options_;
   const Rank workers_;
   std::vector<TableWord> words_;  // By worker.
