@@ -31,7 +31,10 @@ std::string state_of(const Json& rank) {
   state = cat(state == "training" ? "serving" : state, ", server");
   if (!rank["holds"].is_object()) return state;
   std::int64_t rows = 0;
-  for (const auto& table : list_of(rank["holds"], "tables")) rows += table.value("rows", 0LL);
+  for (const auto& table : list_of(rank["holds"], "tables")) {
+    const auto its = table.is_object() ? table.find("rows") : table.end();
+    if (its != table.end() && its->is_number_integer()) rows += its->get<std::int64_t>();
+  }
   const auto tables = static_cast<std::int64_t>(list_of(rank["holds"], "tables").size());
   return cat(state, ": ", counted(tables, "table"), ", ", counted(rows, "row"),
              number_of(rank["holds"], "bytes", ", %.0f bytes", ""));

@@ -147,9 +147,9 @@ std::size_t Spec::row_bytes() const {
 }
 
 Status check(std::span<const Spec> specs) {
-  if (specs.empty() || specs.size() > kMostTables) {
+  if (specs.size() > kMostTables) {
     return Error{Blame::kUser,
-                 cat("a server has 1 to ", kMostTables, " tables, not ", specs.size())};
+                 cat("a server has at most ", kMostTables, " tables, not ", specs.size())};
   }
   std::set<std::string> names;
   for (const Spec& spec : specs) {

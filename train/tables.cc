@@ -94,13 +94,15 @@ void Table::push(Version n) {
   auto& tables = *session->tables();
   const double rate = options.schedule ? options.schedule(n) : options.learning_rate;
   detail::must(tables.set(number, rate, options.weight_decay));
-  for (const auto& [keys, rows] : pulled) {
-    const torch::Tensor& found = rows.grad();
-    const auto gradients = (found.defined() ? found : torch::zeros_like(rows)).contiguous();
-    const auto pushed = tables.push(number, keys_in(keys), floats_in(gradients));
-    if (!is_done(detail::must(pushed))) break;
+  auto keys = torch::empty({0}, torch::kLong);
+  auto gradients = torch::empty({0, std::int64_t{options.values}});
+  for (const auto& [its, rows] : std::exchange(pulled, {})) {
+    if (!rows.grad().defined()) continue;
+    keys = torch::cat({keys, its});
+    gradients = torch::cat({gradients, rows.grad()});
   }
-  pulled.clear();
+  // Also without a row, for the others may have some.
+  (void)is_done(detail::must(tables.push(number, keys_in(keys), floats_in(gradients))));
 }
 
 std::shared_ptr<Table> Tables::add(TableOptions options) {

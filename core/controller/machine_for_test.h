@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/number.h"
 #include "base/text.h"
 #include "core/controller/machine.h"
 #include "wire/codec.h"
@@ -107,7 +108,13 @@ class ControllerTest : public ::testing::Test {
     m.endpoint.clear();
     return m;
   }
-  void come(Link link, const wire::Register& m) { step(Received{link, m}); }
+  // Of an agent's processes, those of servers say so.
+  void come(Link link, wire::Register m) {
+    const auto number = whole_number(m.node_id);
+    const std::int32_t workers = options_.world_size - options_.servers;
+    m.serves = m.serves || (m.attempt != 0 && number && *number >= workers);
+    step(Received{link, m});
+  }
   // The agent on link 90 says to which process it has given this place, the only one that it has.
   void give(const std::string& node, Incarnation incarnation, std::uint64_t attempt) {
     step(Received{90,

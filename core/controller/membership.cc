@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/number.h"
-
 namespace holdfast::controller {
 
 using wire::Reason;
@@ -53,7 +51,7 @@ void Membership::attach(const Member& member, Link link, const wire::Register& m
     changed.seat.incarnation = m.incarnation;
     changed.seat.attempt = m.attempt;
     changed.is_there = true;
-    changed.serves = serves(m);
+    changed.serves = m.serves;
   });
   roster_.hear(member, job_.now);
   roster_.advance(member, SeatEvent::kHeard);
@@ -63,14 +61,6 @@ void Membership::attach(const Member& member, Link link, const wire::Register& m
 void Membership::detach(const Member& member) {
   if (Peer* peer = connections_.find(member.link)) peer->has_seat = false;
   roster_.alter(member, [](Member& changed) { changed.link = 0; });
-}
-
-// An agent's spare says nothing of its role: it may take any place, and the agents number those of
-// servers after those of workers.
-bool Membership::serves(const wire::Register& m) const {
-  const auto number = whole_number(m.node_id);
-  return m.serves ||
-         (m.attempt != 0 && job_.options.servers > 0 && number && *number >= job_.workers());
 }
 
 // Why this process can not take part: it shares no memory with some process of the job, and one of
@@ -123,14 +113,15 @@ Membership::Verdict Membership::early_verdict_on(const wire::Register& m) const 
             {.kind = Reason::Kind::kNodeTaken, .node_id = m.node_id, .other = *other}};
   }
   const auto found = roster_.arrivals().find(m.node_id);
-  const Rank all = serves(m) ? job_.options.servers : job_.workers();
+  const Rank all = m.serves ? job_.options.servers : job_.workers();
   if (found == roster_.arrivals().end() &&
-      roster_.arrived(serves(m)) >= static_cast<std::size_t>(all)) {
+      roster_.arrived(m.serves) >= static_cast<std::size_t>(all)) {
     return surplus(m);
   }
   const bool is_free =
       found == roster_.arrivals().end() || found->second.seat.incarnation == m.incarnation;
-  const bool by_hand = m.attempt == 0 || (!is_free && found->second.seat.attempt == 0);
+  const bool is_other = found != roster_.arrivals().end() && found->second.serves != m.serves;
+  const bool by_hand = is_other || m.attempt == 0 || (!is_free && found->second.seat.attempt == 0);
   if (!is_free && by_hand) {
     return {Kind::kNever,
             {.kind = Reason::Kind::kNodeTaken,
@@ -230,6 +221,7 @@ Membership::Verdict Membership::verdict_on(Rank rank, const wire::Register& m) c
   const Member& member = roster_.at(rank);
   const bool is_leased = member.lease_runs();
   if (const auto why = elsewhere(m)) return {Kind::kNever, *why};
+  if (m.serves && rank < job_.workers()) return surplus(m);
   if (m.attempt == 0 && member.seat.attempt != 0) {
     return {Kind::kNever, {.kind = Reason::Kind::kNewerProcess, .rank = rank}};
   }
@@ -293,9 +285,9 @@ void Membership::note_taken(const wire::Register& m, const Reason& reason) {
 Membership::Verdict Membership::surplus(const wire::Register& m) const {
   return {Verdict::Kind::kNever,
           {.kind = Reason::Kind::kPlacesTaken,
-           .total = serves(m) ? job_.options.servers : job_.workers(),
+           .total = m.serves ? job_.options.servers : job_.workers(),
            .node_id = m.node_id,
-           .detail = serves(m) ? "server" : ""}};
+           .detail = m.serves ? "server" : ""}};
 }
 
 void Membership::turn_away(Link link, const wire::Register& m, const Verdict& verdict) {

@@ -53,7 +53,6 @@ class Membership {
   void assemble();
   void take_over(Rank rank, Link link, const wire::Register& m);
   void welcome(Rank rank);
-  [[nodiscard]] bool serves(const wire::Register& m) const;
   [[nodiscard]] std::optional<wire::Reason> elsewhere(const wire::Register& m) const;
   void attach(const Member& member, Link link, const wire::Register& m);
   void apply_word_on(const std::string& node_id);

@@ -13,8 +13,9 @@ using wire::Stage;
 namespace {
 
 // For each agent: at most 1000 are told a second.
-constexpr std::size_t kMostHolds = 16 * 1024;  // Bytes of Progress::holds.
 constexpr Duration kToldOfProgress = std::chrono::milliseconds(1);
+
+constexpr std::size_t kMostHolds = 16 * 1024;  // Bytes of Progress::holds.
 
 // A reason that a process gives is stored or sent to all, so its size is limited.
 Reason bounded(Reason reason) {

@@ -62,7 +62,7 @@ struct Member {
   std::string holds;             // As in Progress.
   bool is_free = false;          // The agent that owns the place counts as lost.
   bool is_there = true;          // No NotThere has come since it registered.
-  bool serves = false;           // Of an arrival: its place is a parameter server's.
+  bool serves = false;           // Of an arrival: as in Register.
 
   [[nodiscard]] bool lease_runs() const {
     return state == SeatState::kHeld || state == SeatState::kFinished;

@@ -112,21 +112,24 @@ TEST_F(ServersTest, AJobWithoutServersRefusesOne) {
       (Reason{.kind = Reason::Kind::kPlacesTaken, .total = 0, .node_id = "0", .detail = "server"}));
 }
 
-// It could not know its place when it was started.
-TEST_F(ServersTest, ASpareThatTakesAServersPlaceServes) {
-  step(Received{90, wire::AgentState{"job", "agent", "host", {{"2", 3, 1, true}}}});
-  come(3, server("2", 3, 1));
-  come(1, who("0", 1));
-  come(2, who("1", 2));
-  step(Received{
-      90,
-      wire::AgentState{
-          "job", "agent", "host", {{"2", 5, 2, true, {wire::Ending::Kind::kSignalled, 9}, 5}}}});
-  come(5, who("2", 5, 2));
-  EXPECT_EQ(refusal(5), Reason{});
-  come(4, server("3", 4));
-  EXPECT_EQ(rank(5), 2);
-  EXPECT_EQ(rank(4), 3);
+// Somebody starts a server by mistake, with the name of a worker that is awaited.
+TEST_F(ServersTest, TakesNoWorkersPlace) {
+  all_train();
+  step(ProvenDead{"0", 1});
+  come(11, server("0", 10));
+  EXPECT_EQ(refusal(11).kind, Reason::Kind::kPlacesTaken);
+  come(12, who("0", 11));
+  EXPECT_EQ(rank(12), 0);
+}
+
+TEST_F(ServersTest, AJobEndsWellWhoseWorkersNeverTrain) {
+  all_come();
+  for (const Link link : {Link{1}, Link{2}}) {
+    step(Received{link, wire::Finished{machine_->generation(), kNoVersion}});
+    step(Closed{link});
+  }
+  ASSERT_TRUE(end_.has_value());
+  EXPECT_TRUE(end_->success);
 }
 
 TEST_F(ServersTest, ASuccessorFinishesTheStepThatItsPredecessorHadStaged) {

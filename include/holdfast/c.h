@@ -402,7 +402,8 @@ HF_API hf_status hf_table_set(hf_session* session, uint64_t table, double learni
 HF_API hf_status hf_table_pull(hf_session* session, uint64_t table, const uint64_t* keys,
                                uint64_t count, float* rows);
 /* Adds a gradient for each key to what this step does. Those of one key are summed: first each
- * worker's, in their order, then these sums in rank order. HF_USER: one is no finite number. */
+ * worker's, in their order, then these sums in rank order; then those of a later push. HF_USER: one
+ * is no finite number. */
 HF_API hf_status hf_table_push(hf_session* session, uint64_t table, const uint64_t* keys,
                                uint64_t count, const float* gradients);
 

@@ -8,10 +8,11 @@
 //   }
 //
 // The gradient of what was pulled goes to the servers when the step is made. As that of a
-// parameter, it is the mean over the ranks: each rank's gradients of a row are summed, and then
-// these sums in rank order. A table is the same in all ranks during a step. It survives the death
-// of any process with the same bits, and these do not depend on the number of servers.
-// docs/parameter-server.md says what it does not survive.
+// parameter, it is the mean over the ranks: each rank's gradients of a row are summed, in the order
+// of its pulls, and then these sums in rank order. Rows that got no gradient stay as they are. A
+// table is the same in all ranks during a step. It survives the death of any process with the same
+// bits, and these do not depend on the number of servers. docs/parameter-server.md says what it
+// does not survive.
 //
 // All ranks make the same tables in the same order, and pull from them alike; the ids may differ.
 // All functions throw Failure; all are called by one thread, the one that called init().

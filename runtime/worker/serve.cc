@@ -48,12 +48,12 @@ class Server {
       collective::Verdict verdict = exchange.meet({});
       const bool ends =
           verdict.outcome == Outcome::kDone && exchange.agreed().call == TableCall::kEndStep;
-      if (verdict.outcome == Outcome::kLeft) return false;
       if (verdict.outcome == Outcome::kDone) {
         const auto done = ends ? stage(exchange) : serve(exchange);
         if (!done) return worker_.fail(done.error().what);
         verdict = *done;
       }
+      if (verdict.outcome == Outcome::kLeft) return false;
       if (verdict.outcome == Outcome::kAborted) return true;
       if (verdict.outcome != Outcome::kDone) return worker_.fail(verdict.why);
       if (!ends) continue;

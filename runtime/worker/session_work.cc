@@ -185,6 +185,7 @@ void Session::Parts::do_work(const trainer::JoinGroup& work) {
   if (!status) {
     // Without abort(), the others would take the group's end for the end of this rank's training.
     if (formed) (*formed)->abort();
+    if (workers && *workers) (*workers)->abort();
     const Error& error = status.error();
     // Printed here, because the other ranks may only try again and again, and can not say what is
     // wrong.
@@ -211,7 +212,7 @@ void Session::Parts::do_work(const trainer::JoinGroup& work) {
 // Rank 0 says for all what the loss of a host would take along: when the job begins, and after each
 // change of that.
 void Session::Parts::say_cover(bool has_other_hosts) {
-  if (identity.rank != 0 || (!has_other_hosts && !cover)) return;
+  if (identity.rank != 0 || (!has_other_hosts && !cover) || identity.servers > 0) return;
   const bool own = store->holding().private_is_own;
   const auto now = !own              ? wording::Cover::kNothingOwn
                    : copies          ? wording::Cover::kHeld

@@ -159,7 +159,8 @@ Result<collective::Verdict> TableClient::push(std::size_t t, std::span<const std
   }
   TableExchange exchange(*everyone_, workers_, specs_, current_->options());
   std::vector<std::byte> none;
-  has_pushed_ = true;
+  pushed_.resize(specs_.size());
+  pushed_[t] = true;
   collective::Verdict told = exchange.meet({TableCall::kPush, t, 0, batch.counts});
   if (told.outcome != Outcome::kDone) return told;
   told = exchange.give(std::as_bytes(std::span(batch.keys)), sizeof(std::uint64_t), none);
@@ -169,15 +170,19 @@ Result<collective::Verdict> TableClient::push(std::size_t t, std::span<const std
 
 // If it fails, the group has ended, and the servers have given the step up.
 void TableClient::give_up() {
-  if (!std::exchange(has_pushed_, false) || !everyone_) return;
+  if (std::exchange(pushed_, {}).empty() || !everyone_) return;
   TableExchange exchange(*everyone_, workers_, specs_, current_->options());
   (void)exchange.meet({.call = TableCall::kGiveUp});
 }
 
 collective::Verdict TableClient::end_step(Version n) {
   if (!everyone_) return no_group();
-  has_pushed_ = false;
-  const auto bytes = std::as_writable_bytes(std::span(arguments_));
+  std::vector<table::Arguments> arguments(specs_.size());
+  for (std::size_t t = 0; t < pushed_.size(); ++t) {
+    if (pushed_[t]) arguments[t] = arguments_[t];
+  }
+  pushed_.clear();
+  const auto bytes = std::as_writable_bytes(std::span(arguments));
   TableExchange exchange(*everyone_, workers_, specs_, current_->options());
   collective::Verdict told = exchange.meet({TableCall::kEndStep, n, digest(bytes), {}});
   if (told.outcome != Outcome::kDone || bytes.empty()) return told;

@@ -49,7 +49,7 @@ class TableClient {
   // The group of all ranks in this generation; null: there is none now.
   void meet_in(std::shared_ptr<collective::Group> everyone) {
     everyone_ = std::move(everyone);
-    has_pushed_ = false;
+    pushed_.clear();
   }
   // The workers give the step under way up, in a generation that goes on.
   void give_up();
@@ -74,7 +74,9 @@ class TableClient {
   std::vector<table::Arguments> arguments_;  // By table.
   std::shared_ptr<collective::Group> everyone_;
   bool is_published_ = false;
-  bool has_pushed_ = false;  // In the step under way.
+  // By table: whether it was pushed to in the step under way. The same in all workers; what set()
+  // has set is not, in a process that has pushed nothing yet.
+  std::vector<bool> pushed_;
 };
 
 // The key-value by which workers tell the servers which tables there are.

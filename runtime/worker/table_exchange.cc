@@ -1,5 +1,6 @@
 #include "runtime/worker/table_exchange.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/text.h"
@@ -11,6 +12,7 @@ using collective::Outcome;
 
 namespace {
 
+constexpr std::uint64_t kMostRows = std::uint64_t{1} << 28;  // Of a worker, of one server.
 constexpr std::size_t kHead = 3;  // call, table, digest; then the counts.
 
 }  // namespace
@@ -75,6 +77,16 @@ collective::Verdict TableExchange::meet(const TableWord& mine) {
 
 collective::Verdict TableExchange::check() const {
   const TableWord& first = words_.front();
+  for (Rank worker = 0; worker < workers_; ++worker) {
+    const TableWord& word = words_[static_cast<std::size_t>(worker)];
+    const bool is_known = word.call > TableCall::kNone && word.call <= TableCall::kGiveUp;
+    const auto most = std::max_element(word.counts.begin(), word.counts.end());
+    if (is_known && *most <= kMostRows) continue;
+    return {Outcome::kMismatch,
+            cat("rank ", worker, " asks the servers for what they do not know, or for more than ",
+                kMostRows, " rows at once: start all processes with the same release of Holdfast, ",
+                "and take smaller batches")};
+  }
   for (Rank worker = 1; worker < workers_; ++worker) {
     const TableWord& other = words_[static_cast<std::size_t>(worker)];
     if (other.call != first.call || other.table != first.table) {

@@ -61,7 +61,9 @@ class TableStore final : public StateStore {
 OpenStore in_tables(std::vector<table::Spec> specs) {
   return [specs = std::move(specs)](
              Worker& worker, const Identity& identity) -> Result<std::unique_ptr<StateStore>> {
-    const std::string path = cat(identity.directory, "/rank-", identity.rank, ".tables");
+    // Which rows a server has follows from its number and from how many there are.
+    const std::string path = cat(identity.directory, "/tables-",
+                                 identity.rank - identity.world_size, "-of-", identity.servers);
     // Short pauses: the predecessor's threads mostly need only a moment to get a core to exit on.
     const auto pause = [&worker, wait = Duration(std::chrono::microseconds(100))]() mutable {
       return worker.pause(

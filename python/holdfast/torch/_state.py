@@ -71,6 +71,7 @@ class State:
             self._add(self._name(unwrapped(thing)), thing)
         for name, thing in named.items():
             self._add(name, thing)
+        self._see_that_tables_learn_right([*things, *named.values()])
         see_that_accumulation_is_kept([*things, *named.values()], self.kept.others.values())
         self.kept.see_that_it_is_whole()
         self.kept.room = see_that_hooks_are_kept(self._ddps, self.kept.others) + LIMIT + 2 * ROOM
@@ -101,6 +102,14 @@ class State:
         together are too large.
         """
         return self.kept.values.name(values, self.kept.see_that_nothing_is_shared)
+
+    def _see_that_tables_learn_right(self, things: list[Any]) -> None:
+        scalers = [t for t in things if isinstance(t, torch.amp.GradScaler) and t.is_enabled()]
+        if scalers and self.engine.tables:
+            raise UserError(
+                "a GradScaler scales the loss, and hf.Embedding would learn from the scaled "
+                "gradients; train without one (bfloat16 needs none)"
+            )
 
     def _name(self, thing: Any) -> str:
         kind = "model" if isinstance(thing, torch.nn.Module) else type(thing).__name__.lower()

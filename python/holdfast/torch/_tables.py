@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 from torch import Tensor
@@ -91,6 +91,17 @@ class Embedding(torch.nn.Module):
         self._pulled: list[tuple[Tensor, Tensor]] = []  # Keys and rows, in the step under way.
         engine.tables.append(self)
 
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        """Refuse, since a table is one, whoever asks it."""
+        raise UserError(
+            f"{self._spec.name} is a table of the job's servers: it can not be copied, nor can a "
+            "model that has it; pull the rows that you want to keep"
+        )
+
+    def __getstate__(self) -> NoReturn:
+        """Refuse, as __deepcopy__ does."""
+        self.__deepcopy__(None)
+
     def extra_repr(self) -> str:
         """Show the table as torch shows a module."""
         many = "any id" if self.rows is None else str(self.rows)
@@ -115,6 +126,8 @@ class Embedding(torch.nn.Module):
     def _checked(self, ids: Tensor) -> Tensor:
         if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
             raise UserError(f"{self._spec.name} was asked for ids of {ids.dtype}: whole numbers")
+        if ids.device.type != "cpu":
+            raise UserError(f"{self._spec.name} was asked for ids on {ids.device}: the CPU's")
         flat = ids.reshape(-1).to(torch.int64)
         if flat.numel():
             low, high = int(flat.min()), int(flat.max())
@@ -158,12 +171,13 @@ class Embedding(torch.nn.Module):
         assert engine is not None and table is not None
         table.set(self.lr, self.weight_decay)
         pulled, self._pulled = self._pulled, []
-        for keys, rows in pulled:
-            grad = torch.zeros_like(rows) if rows.grad is None else rows.grad
-            grad = (grad / engine.seat.world_size).contiguous()
-            if status := table.push(keys.data_ptr(), keys.numel(), grad.data_ptr()):
-                return status
-        return 0
+        if not pulled:  # So it is on all ranks.
+            return 0
+        given = [(keys, rows.grad) for keys, rows in pulled if rows.grad is not None]
+        keys = torch.cat([torch.empty(0, dtype=torch.int64), *(keys for keys, _ in given)])
+        grads = torch.cat([torch.empty(0, self.dim), *(grad for _, grad in given)])
+        grads = (grads / engine.seat.world_size).contiguous()
+        return table.push(keys.data_ptr(), keys.numel(), grads.data_ptr())
 
 
 _MOST_VALUES: Final = 4096
