@@ -238,9 +238,7 @@ def parse(argv: Sequence[str]) -> Run:
     if options.max_restarts < 0:
         fail(f"--max-restarts is {options.max_restarts}; allowed is a whole number from 0")
     if not 0 <= options.servers <= _MOST_SERVERS:
-        fail(
-            f"--servers is {options.servers}; allowed is a whole number from 0 to {_MOST_SERVERS}"
-        )
+        fail(f"--servers is {options.servers}; allowed is a whole number from 0 to {_MOST_SERVERS}")
     if options.spares != "all" and not options.spares.isdecimal():
         fail(
             f"--spares is '{options.spares}'; allowed is a whole number from 0, or 'all': one for "

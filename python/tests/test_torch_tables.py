@@ -82,7 +82,7 @@ losses = state.vars(all=[])
 
 def step():
     n = state.n
-    net.users.lr = 0.01 / (1 + n)
+    net.users.lr *= 0.97
     draw = torch.Generator().manual_seed(10 * n + rank)
     u = torch.randint(0, 40 * (n + 1), (32,), generator=draw) * 1000003
     i = torch.randint(0, 300, (32,), generator=draw)
@@ -97,7 +97,16 @@ def step():
     at("update")
 
 
+def evaluate():
+    at("once")
+    with torch.no_grad():
+        return float(model(torch.arange(300) * 1000003, torch.arange(300)).sum())
+
+
+scores = []
 while state.n < config["steps"]:
+    if state.n % 6 == 0:
+        scores.append(state.once(evaluate))
     with state.step():
         with open(f"{folder}/pid-{rank}.new", "w") as file:
             file.write(f"{os.getpid()} {state.n}")
@@ -111,6 +120,7 @@ parts = [part.detach().numpy().tobytes() for part in (*rows, *net.top.parameters
 result = {
     "n": state.n,
     "losses": losses.all,
+    "score": scores[-1],
     "bits": [hashlib.sha256(part).hexdigest() for part in parts],
     "moved": int((rows[0].abs() > 0.1).sum()),
 }
@@ -169,8 +179,10 @@ def test_torch_tables_survive_workers_and_servers(
     kills = [
         (2, "begin", ["server"]),
         (5, "forward", ["servers"]),
+        (6, "once", ["worker"]),
         (8, "update", ["worker"]),
         (11, "update", ["server", "worker"]),
+        (12, "once", ["server"]),
         (15, "between", ["server"]),
         (19, "between", ["servers", "worker"]),
     ]
@@ -293,7 +305,7 @@ def test_torch_tables_are_updated_as_torch_updates_an_embedding(tmp_path: Path) 
 
 # What a program may do wrong without others: each is refused, and the job goes on.
 MISTAKES = """
-import json, sys
+import copy, json, sys
 import torch, holdfast.torch as hf
 torch.set_num_threads(1)
 hf.init()
@@ -314,6 +326,8 @@ refused(lambda: hf.Embedding(10, 4, dtype=torch.float64))
 table = hf.Embedding(10, 4)
 any_id = hf.Embedding(None, 4)
 refused(lambda: table(torch.tensor([1])))
+refused(lambda: hf.State(table, torch.amp.GradScaler("cpu")))
+refused(lambda: copy.deepcopy(table))
 state = hf.State(torch.nn.ModuleList([table, any_id]))
 refused(lambda: hf.Embedding(10, 4))
 refused(lambda: table(torch.tensor([3, 10])))
@@ -332,6 +346,8 @@ SAID = [
     "initial=('zipf', 0.0, 1.0): allowed are ('normal', mean, deviation), ",
     "hf.Embedding keeps torch.float32 or torch.bfloat16, not torch.float64",
     "embedding1 was used before hf.State(...)",
+    "a GradScaler scales the loss, and hf.Embedding would learn from the scaled gradients",
+    "embedding1 is a table of the job's servers: it can not be copied",
     "hf.Embedding has to be made after hf.init() and before hf.State(...)",
     "embedding1 was asked for id 10; allowed is 0 to 9",
     "embedding1 was asked for id -1; allowed is 0 to 9",
@@ -386,7 +402,11 @@ with state.step():
 @pytest.mark.parametrize(
     ("case", "ranks", "words"),
     [
-        ("dim", 2, ["has other tables", "table first has ", "all workers have to define the same"]),
+        (
+            "dim",
+            2,
+            ["defines other tables", "table first has ", "all workers have to define the same"],
+        ),
         (
             "rate",
             2,
