@@ -103,10 +103,9 @@ def evaluate():
         return float(model(torch.arange(300) * 1000003, torch.arange(300)).sum())
 
 
-scores = []
 while state.n < config["steps"]:
     if state.n % 6 == 0:
-        scores.append(state.once(evaluate))
+        state.once(evaluate)
     with state.step():
         with open(f"{folder}/pid-{rank}.new", "w") as file:
             file.write(f"{os.getpid()} {state.n}")
@@ -114,13 +113,14 @@ while state.n < config["steps"]:
         time.sleep(config.get("wait", 0))
         step()
     at("between")
+score = state.once(evaluate)
 with torch.no_grad():
     rows = net.users(torch.arange(40 * config["steps"]) * 1000003), net.items(torch.arange(300))
 parts = [part.detach().numpy().tobytes() for part in (*rows, *net.top.parameters())]
 result = {
     "n": state.n,
     "losses": losses.all,
-    "score": scores[-1],
+    "score": score,
     "bits": [hashlib.sha256(part).hexdigest() for part in parts],
     "moved": int((rows[0].abs() > 0.1).sum()),
 }

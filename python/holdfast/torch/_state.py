@@ -72,6 +72,8 @@ class State:
         for name, thing in named.items():
             self._add(name, thing)
         self._see_that_tables_learn_right([*things, *named.values()])
+        for table in self.engine.tables:
+            self.kept.add(f"the rates of {table.label}", table.rates)
         see_that_accumulation_is_kept([*things, *named.values()], self.kept.others.values())
         self.kept.see_that_it_is_whole()
         self.kept.room = see_that_hooks_are_kept(self._ddps, self.kept.others) + LIMIT + 2 * ROOM

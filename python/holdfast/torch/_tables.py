@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 import torch
@@ -17,6 +18,22 @@ from holdfast.torch import _engine
 from holdfast.torch._eager import runs_between_graphs
 
 _DTYPES: Final = {torch.float32: DType.FLOAT32, torch.bfloat16: DType.BFLOAT16}
+
+
+@dataclass
+class Rates:
+    """What of an update may change from step to step."""
+
+    lr: float
+    weight_decay: float
+
+    def state_dict(self) -> dict[str, float]:
+        """Return what State keeps."""
+        return {"lr": self.lr, "weight_decay": self.weight_decay}
+
+    def load_state_dict(self, kept: dict[str, float]) -> None:
+        """Take what State has kept."""
+        self.lr, self.weight_decay = kept["lr"], kept["weight_decay"]
 
 
 class Embedding(torch.nn.Module):
@@ -52,7 +69,8 @@ class Embedding(torch.nn.Module):
         Errors: UserError if the job has no servers, or this makes no sense.
         """
         super().__init__()
-        self.rows, self.dim, self.lr, self.weight_decay = rows, dim, lr, weight_decay
+        self.rows, self.dim = rows, dim
+        self.rates = Rates(float(lr), float(weight_decay))
         engine = _engine.engine
         if engine is None or engine.session is not None:
             raise UserError(
@@ -91,6 +109,24 @@ class Embedding(torch.nn.Module):
         self._pulled: list[tuple[Tensor, Tensor]] = []  # Keys and rows, in the step under way.
         engine.tables.append(self)
 
+    @property
+    def lr(self) -> float:
+        """The learning rate, kept by State. The update uses it as it is when the step ends."""
+        return self.rates.lr
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        self.rates.lr = float(value)
+
+    @property
+    def weight_decay(self) -> float:
+        """The weight decay: as lr."""
+        return self.rates.weight_decay
+
+    @weight_decay.setter
+    def weight_decay(self, value: float) -> None:
+        self.rates.weight_decay = float(value)
+
     def __deepcopy__(self, memo: Any) -> NoReturn:
         """Refuse, since a table is one, whoever asks it."""
         raise UserError(
@@ -101,6 +137,11 @@ class Embedding(torch.nn.Module):
     def __getstate__(self) -> NoReturn:
         """Refuse, as __deepcopy__ does."""
         self.__deepcopy__(None)
+
+    @property
+    def label(self) -> str:
+        """The table's name."""
+        return self._spec.name
 
     def extra_repr(self) -> str:
         """Show the table as torch shows a module."""

@@ -286,7 +286,6 @@ class Versions(_versions.Versions):
             "results": self._progress.results,
             "ddp": _ddp.begins_with(self._ddps),
             "gradients": self._gradients.objects(),
-            "tables": [(table.lr, table.weight_decay) for table in self._engine.tables],
         }
 
     def fill(self, view: memoryview) -> None:
@@ -300,8 +299,6 @@ class Versions(_versions.Versions):
         objects = self._image.read(self.last)
         self._progress.restore(objects["progress"], objects["results"])
         self._gradients.restore(objects["gradients"])
-        for table, (lr, weight_decay) in zip(self._engine.tables, objects["tables"]):
-            table.lr, table.weight_decay = lr, weight_decay
         _ddp.restore(self._ddps, objects["ddp"], self._engine)
         self._gradients.watch()
         self._note()
