@@ -110,7 +110,7 @@ TEST(Drill, ComesAndIsExplained) {
 // A scheduler that is started again tells what its predecessor has told; users hear it once.
 TEST(Drill, IsKnownToTheNextScheduler) {
   Job job("drill-kept");
-  launch_and_hold(job, {"--allow_inject"});
+  launch_and_hold(job, {"--allow_inject"}, {"--hold-again", "395"});
   ASSERT_TRUE(job.reaches(1)) << job.output();
   const auto told = holdfast(cat("inject kill --job ", job.name, " --rank 1 --at-step 390"));
   ASSERT_EQ(told.code, 0) << told.text;
@@ -123,6 +123,8 @@ TEST(Drill, IsKnownToTheNextScheduler) {
   })) << text;
   EXPECT_TRUE(has(text, "drill: rank 1")) << text;
   std::ofstream(job.folder + "/out/go") << "go\n";
+  EXPECT_TRUE(until([&] { return has(job.output(), "was killed by signal 9"); })) << job.output();
+  std::ofstream(job.folder + "/out/go-again") << "go\n";
   ASSERT_EQ(job.wait(120), 0) << job.output();
   EXPECT_EQ(count(job.output(), "drill: rank 1"), 1U) << job.output();
   const auto after = holdfast(cat("explain ", job.logs));
