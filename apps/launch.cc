@@ -212,6 +212,7 @@ Status place(runtime::AgentOptions& agent, const LaunchArguments& arguments) {
   const std::int32_t rank = agent.node_rank;
   if (agent.spare_host) {  // Large enough to take the places of the largest host.
     agent.local_worker_num = *std::max_element(sizes->begin(), sizes->end());
+    agent.local_server_num = (agent.server_num + hosts - 1) / hosts;
     if (rank >= hosts) return {};
     return wrong(cat("--spare_host=True with --node_rank=", rank,
                      ": that number is of a host with workers; give a spare host one from ", hosts,

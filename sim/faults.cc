@@ -356,6 +356,7 @@ bool Faults::justify(const wire::Reason& reason) const {
            agent.is_hurried;
   };
   const bool has_ended = journal_.has_ended();
+  bool had_private = false;  // The rank has what no other has by itself.
   const bool first_has_left = job_.agents.size() > 1 && job_.agents[0].exited;
   const bool an_agent_left = std::any_of(job_.agents.begin(), job_.agents.end(), has_left);
   switch (reason.kind) {
@@ -384,15 +385,17 @@ bool Faults::justify(const wire::Reason& reason) const {
       if (reason.rank == kNoRank) {
         return is_all_lost() && (journal_.formation()->reached > 0 || had(Fault::kLosePages));
       }
-      if (job_.setup.serves(reason.rank)) return is_lost(reason.rank);
+      if (job_.setup.serves(reason.rank) && !is_lost(reason.rank)) return false;
+      had_private = job_.setup.private_is_own || job_.setup.serves(reason.rank);
+      if (!memory_.has_holder(reason.rank)) return had_private;
       // A holder that has ended its training gives nothing any more. A host may be taken for lost
       // if nothing comes from it for a while, or if it was on its last call while everything stood
       // still.
       if (job_.setup.hosts && (!job_.setup.holders || journal_.any_finished() ||
                                had(Fault::kStall) || had(Fault::kHiccup) || had(Fault::kReset))) {
-        return job_.setup.private_is_own;
+        return had_private;
       }
-      return job_.setup.private_is_own &&
+      return had_private &&
              memory_.wipes() >
                  (job_.setup.holders && !journal_.any_finished() && !had(Fault::kMove) ? 1 : 0);
     case Why::kNotRepaired:

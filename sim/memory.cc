@@ -26,14 +26,21 @@ Index Memory::host_named(const std::string& name) const {
 }
 
 Rank Memory::holder_of(const Worker& worker, Rank rank) const {
-  if (job_.setup.serves(rank)) return kNoRank;
-  if (!job_.setup.hosts) return (rank + 1) % job_.setup.workers();
+  if (!job_.setup.hosts) {
+    return job_.setup.serves(rank) ? kNoRank : (rank + 1) % job_.setup.workers();
+  }
   return worker.holder_of.at(static_cast<std::size_t>(rank));
+}
+
+bool Memory::has_holder(Rank rank) const {
+  if (!job_.setup.holders) return false;
+  if (!job_.setup.hosts) return !job_.setup.serves(rank);
+  return !last_holder_of_.empty() && last_holder_of_[static_cast<std::size_t>(rank)] != kNoRank;
 }
 
 std::vector<Rank> Memory::wards(const Worker& worker) const {
   std::vector<Rank> found;
-  for (Rank rank = 0; job_.setup.holders && rank < job_.setup.workers(); ++rank) {
+  for (Rank rank = 0; job_.setup.holders && rank < job_.setup.ranks; ++rank) {
     if (holder_of(worker, rank) == worker.rank) found.push_back(rank);
   }
   return found;
@@ -60,6 +67,18 @@ void Memory::settle(const Worker& worker) {
     if (v == part.version) part.staged = v;
     if (v == part.staged) part.version = v;
   }
+  if (job_.setup.serves(worker.rank)) drop_the_rest(worker);
+}
+
+void Memory::open_held(const Worker& worker) {
+  const Version v = arena(worker).version;
+  for (auto& [key, part] : private_parts_) {
+    const bool follows = v != kNoVersion && v == part.staged;
+    if (is_held_by(worker, key) && follows) part.version = v;
+  }
+  std::erase_if(private_parts_, [&](const auto& entry) {
+    return is_held_by(worker, entry.first) && (v == kNoVersion || entry.second.version != v);
+  });
 }
 
 void Memory::forget_held(const Worker& worker) {

@@ -44,9 +44,12 @@ class Memory {
   [[nodiscard]] bool owner_lives(const Arena& arena, const Worker& opener) const;
 
   // wards(): the ranks whose private parts this worker holds. holder_of(): who holds that of
-  // `rank`; kNoRank: nobody. Servers hold nothing, and nobody holds what they have.
+  // `rank`; kNoRank: nobody. What a server has is held by a server of another host.
   [[nodiscard]] std::vector<Rank> wards(const Worker& worker) const;
   [[nodiscard]] Rank holder_of(const Worker& worker, Rank rank) const;
+  // Whether somebody held what `rank` had, in the generation that has gone on last.
+  [[nodiscard]] bool has_holder(Rank rank) const;
+  void go_on_with(const std::vector<Rank>& holder_of) { last_holder_of_ = holder_of; }
   [[nodiscard]] PrivatePart& held(Index host, Rank holder, Rank ward) {
     return private_parts_[{host, holder, ward}];
   }
@@ -56,6 +59,9 @@ class Memory {
   [[nodiscard]] Holding holding(const Worker& worker) const;
   // Brings the private parts that the worker holds to the version of its own arena.
   void settle(const Worker& worker);
+  // The same when a server's process opens what its predecessor held. A step that is staged here
+  // and there stays so.
+  void open_held(const Worker& worker);
   void forget_held(const Worker& worker);
   // The worker has made a step: it drops held parts for which that step has not come.
   void drop_the_rest(const Worker& worker);
@@ -85,6 +91,7 @@ class Memory {
   const Journal& journal_;
   std::vector<Arena> arenas_;  // By host, then rank.
   std::map<Key, PrivatePart> private_parts_;
+  std::vector<Rank> last_holder_of_;  // By rank; only with several hosts.
   std::uint32_t wipes_ = 0;
 };
 

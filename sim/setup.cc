@@ -194,8 +194,8 @@ Setup served(Choices& choices) {
   Setup setup = choices.pick(2) == 1 ? hosts(choices) : swarm(choices);
   setup.ranks = std::max<Rank>(setup.ranks, 2);
   setup.servers = 1 + static_cast<Rank>(choices.pick(static_cast<std::uint32_t>(setup.ranks) - 1));
-  // A holder is another worker.
-  setup.holders = setup.holders && setup.workers() > 1;
+  // A holder is another worker; on several hosts, a server's is a server.
+  setup.holders = setup.holders && (setup.hosts || setup.workers() > 1);
   return setup;
 }
 

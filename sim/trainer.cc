@@ -130,6 +130,7 @@ void Training::open(Index index) {
   own.lost_state = own.lost_state || own.lost_gradient;
   own.lost_gradient = false;
   own.is_noticed = true;  // It stands in the arena.
+  if (serves(worker)) memory_.open_held(worker);
   worker.program = Program::kTraining;
   events_.tell_trainer(index, trainer::JoinCalled{memory_.holding(worker)});
 }
@@ -187,7 +188,8 @@ void Training::resume(Index index, const trainer::Resume& action) {
   }
   if (job_.setup.hosts) {
     const auto& hosts = worker.host_of;
-    worker.holder_of = planner::holders({hosts.begin(), hosts.begin() + job_.setup.workers()});
+    worker.holder_of = planner::holders({hosts.begin(), hosts.end()}, job_.setup.workers());
+    memory_.go_on_with(worker.holder_of);
   }
   const auto at = static_cast<std::size_t>(worker.rank);
   const bool is_fenced = journal_.has_roster() &&
@@ -340,19 +342,20 @@ void Training::end(Index index, const trainer::Repair& work) {
     own.version = own.staged = 0;
     own.content = kInitialContent;
   } else {
-    const wire::Location& from = work.order.source;
+    const wire::Location& from = serves(worker) ? work.order.private_source : work.order.source;
     if (fetches(worker, work) && worker.repair_stopped) {  // Whatever has been copied by now.
       return events_.tell_trainer(index,
                                   trainer::Repaired{memory_.holding(worker), "stopped", true});
     }
-    if (job_.setup.serves(from.holder)) {
+    if (job_.setup.serves(from.holder) != serves(worker)) {
       job_.checkers.violate("S7: a rank is to copy the state of workers from a server");
     }
     const Arena& source = memory_.arena(memory_.host_named(from.host), from.holder);
     const PrivatePart* part = memory_.private_source(worker, work);
     // If the job has gone on meanwhile, the source has another version, or is gone.
     const bool is_late =
-        fetches(worker, work) && (source.version != work.version || source.updating);
+        fetches(worker, work) && (source.version != work.version || source.updating ||
+                                  (serves(worker) && part->version != work.version));
     const bool lacks =
         source.version == kNoVersion || source.lost_state || (part && part->version == kNoVersion);
     if (lacks && (memory_.wipes() > 0 || source.lost_state)) {
@@ -362,8 +365,10 @@ void Training::end(Index index, const trainer::Repair& work) {
       error = "the source is at another version";
     } else {
       job_.checkers.copies(source, work.version);
-      if (part && !part->has(work.version))
-        job_.checkers.violate("S7: half a private part is received");
+      // The rows of a step that is only staged are not made yet.
+      const bool is_whole =
+          !part || (serves(worker) ? part->version == work.version : part->has(work.version));
+      if (!is_whole) job_.checkers.violate("S7: half a private part is received");
       own.version = own.staged = source.version;
       own.content = source.content;
       own.lost_state = own.lost_gradient = false;
@@ -389,8 +394,8 @@ void Training::end(Index index, const trainer::JoinGroup& work) {
     return events_.tell_trainer(index,
                                 trainer::NotFormed{false, "the group has ended", held, linked});
   }
-  const bool exchanges =
-      job_.setup.holders && !job_.setup.serves(worker.rank) && (linked || !job_.setup.hosts);
+  const bool is_apart = job_.setup.hosts ? linked : !job_.setup.serves(worker.rank);
+  const bool exchanges = job_.setup.holders && is_apart;
   events_.tell_trainer(index, trainer::Formed{groups_[worker.joined].aborted, linked, exchanges,
                                               memory_.holding(worker).held});
 }
@@ -433,12 +438,13 @@ void Training::end(Index index, const trainer::ExchangeCopies& work) {
                                       memory_.holding(worker).held});
 }
 
-// P50: once a step is committed, each private part is on two hosts, unless one is lost just now.
+// P50: once a step is committed, each private part is on two hosts, unless one is lost just now, or
+// there is only one.
 void Training::check_copies(const Worker& worker) {
   const bool wiped = (job_.struck & bit(Fault::kWipe)) != 0;
-  for (Rank ward = 0; job_.setup.holders && !wiped && ward < job_.setup.workers(); ++ward) {
+  for (Rank ward = 0; job_.setup.holders && !wiped && ward < job_.setup.ranks; ++ward) {
     const Rank holder = memory_.holder_of(worker, ward);
-    if (holder == kNoRank) return;
+    if (holder == kNoRank) continue;
     const Index host = worker.host_of[static_cast<std::size_t>(holder)];
     if (job_.setup.hosts && job_.agents[host].is_host_lost) continue;
     if (memory_.held(host, holder, ward).has(memory_.arena(worker).version + 1)) continue;

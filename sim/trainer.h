@@ -41,6 +41,7 @@ class Training {
   [[nodiscard]] Whereabouts whereabouts(const Worker& worker) const;
   void carry_out(Index worker, const trainer::Action& action);
   void fail_links(Generation of) { groups_[of].aborted = true; }
+  void finish_update(Arena& arena);
   void sums_end(Index worker);  // The sum ends in whose midst the worker was stopped.
   void fail(Index worker, const wire::Reason& reason);  // The program can not go on.
 
@@ -90,7 +91,6 @@ class Training {
   }
   // Whether a server has served the last step, and then sees that the group is over.
   [[nodiscard]] bool sees_end(const Worker& worker) const;
-  void finish_update(Arena& arena);
   [[nodiscard]] bool complete(const Worker& worker) const;
   [[nodiscard]] bool has_come(const Worker& worker) const;
   [[nodiscard]] bool has_formed(const Worker& worker) const;

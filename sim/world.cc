@@ -295,7 +295,16 @@ void World::check_end() {
   if (success) {
     // A program that exits early with code 0 counts as ended well, though it has not trained.
     if (job_.setup.asks && !job_.had(Fault::kEarlyExit)) {
-      job_.checkers.ended_well(memory_.arenas_in_use());
+      auto arenas = memory_.arenas_in_use();
+      // Once all workers have ended, their agent ends its servers, wherever these are: nobody asks
+      // for their rows any more.
+      for (auto rank = job_.setup.workers(); rank < job_.setup.ranks; ++rank) {
+        Arena& rows = arenas[static_cast<std::size_t>(rank)];
+        if (rows.staged == job_.setup.steps && rows.staged == rows.version + 1) {
+          training_.finish_update(rows);
+        }
+      }
+      job_.checkers.ended_well(arenas);
     }
     return;
   }
@@ -317,18 +326,19 @@ wire::Reason World::why_ended() const {
   return journal_.has_ended() ? journal_.formation()->end : wire::Reason{};
 }
 
-// Checks that a death is known to the scheduler at the latest when the lease has run out.
+// Checks that a death is known to the scheduler at the latest when the lease has run out. A process
+// that has died while it waited for a place has its lease from when it is given one.
 void World::check_deaths_are_known() {
   if (!job_.scheduler.machine || job_.scheduler.machine->stage() == wire::Stage::kEnded) return;
   if (!job_.scheduler.machine->assembled()) return;
   for (const Worker& worker : job_.workers) {
-    if (worker.alive) continue;
     const auto* member = job_.scheduler.machine->find(worker.node_id);
     if (member == nullptr || member->seat.incarnation != worker.incarnation) continue;
     const bool believed = member->state == controller::SeatState::kHeld ||
                           member->state == controller::SeatState::kFinished;
-    if (!believed) continue;
-    const Instant since = std::max({worker.died_at, job_.scheduler.since, job_.last_fault});
+    const Instant seated = seated_.try_emplace(worker.incarnation, job_.now).first->second;
+    if (worker.alive || !believed) continue;
+    const Instant since = std::max({worker.died_at, job_.scheduler.since, job_.last_fault, seated});
     if (job_.now > since + kLease + 2 * kBeat) {
       job_.checkers.violate(cat("L2: nobody knows that rank ", worker.rank, " is dead"));
     }

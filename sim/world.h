@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,7 @@ class World {
   [[nodiscard]] const wire::Reason* why_ended_by_agents() const;
   void check_deaths_are_known();
 
+  std::map<Incarnation, Instant> seated_;  // When a process was first seen in a place.
   // Each knows only those declared before it.
   Job job_;
   Connections connections_{job_};

@@ -85,6 +85,7 @@ class Tables {
   [[nodiscard]] std::vector<std::uint64_t> keys(std::size_t t) const;
 
  private:
+  friend class Arrival;
   struct State;
   explicit Tables(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;

@@ -12,6 +12,9 @@ enum class Cover : std::uint8_t {
   kHeld,        // The rank's holder has it.
   kNotHeld,     // No host has it, because the user chose so (HOLDFAST_REPLICAS=0).
   kOneHost,     // No host has it, because there is no other host now.
+  // Of a job with parameter servers, which hold all that only one rank has:
+  kRowsHeld,     // The rows of each server are on another server's host, too.
+  kRowsNotHeld,  // They are not.
 };
 
 // One sentence. `bytes`: the size of this rank's private part.

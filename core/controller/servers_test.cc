@@ -153,6 +153,26 @@ TEST_F(ServersTest, WhatAServerHadIsNowhereElse) {
   EXPECT_EQ(end_->reason.rank, 2);
 }
 
+// The process on link 13 is on another host than its predecessor.
+TEST_F(ServersTest, WhatAnotherServerHoldsComesFromThere) {
+  all_train();
+  step(ProvenDead{"2", 3});
+  come(13, server("2", 30));
+  say(13, kNoVersion, kNoVersion);
+  for (const Link link : {Link{1}, Link{2}}) say(link, 5, 5);
+  step(Received{
+      4,
+      wire::Report{machine_->generation(), 5, 5, true, {{.ward = 2, .version = 5, .staged = 5}}}});
+  ASSERT_EQ(machine_->stage(), Stage::kRepairing);
+  EXPECT_EQ(machine_->head().version, 5U);
+  const wire::Order& order = machine_->head().orders[2];
+  EXPECT_EQ(order.act, wire::Act::kReceive);
+  EXPECT_EQ(order.source.holder, kNoRank);
+  EXPECT_EQ(order.private_source.holder, 3);
+  step(Received{13, wire::Repaired{machine_->generation()}});
+  EXPECT_EQ(machine_->stage(), Stage::kRunning);
+}
+
 TEST_F(ServersTest, WorkersWhoseStateIsLostGetNoneFromServers) {
   all_train();
   for (const Link link : {Link{1}, Link{2}}) {

@@ -1,6 +1,8 @@
 #include "core/planner/holders.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <map>
 
 namespace holdfast::planner {
@@ -24,6 +26,15 @@ std::vector<Rank> holders(const std::vector<int>& domain_of) {
     holder[rank] = next[number[rank] % next.size()];
   }
   return holder;
+}
+
+std::vector<Rank> holders(const std::vector<int>& domain_of, Rank workers) {
+  const auto first = domain_of.begin() + std::min<std::ptrdiff_t>(workers, std::ssize(domain_of));
+  auto all = holders({domain_of.begin(), first});
+  for (const Rank holder : holders({first, domain_of.end()})) {
+    all.push_back(holder == kNoRank ? kNoRank : workers + holder);
+  }
+  return all;
 }
 
 }  // namespace holdfast::planner

@@ -16,5 +16,8 @@ namespace holdfast::planner {
 // The domains are ordered by their lowest ranks, and each is held by the next one, the last by the
 // first. The parts of a domain are spread evenly over the ranks of the next one.
 [[nodiscard]] std::vector<Rank> holders(const std::vector<int>& domain_of);
+// The same for a job whose ranks from `workers` on are parameter servers: a worker's holder is a
+// worker, and a server's is a server.
+[[nodiscard]] std::vector<Rank> holders(const std::vector<int>& domain_of, Rank workers);
 
 }  // namespace holdfast::planner

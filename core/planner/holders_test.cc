@@ -20,6 +20,13 @@ TEST(Holders, ThereAreNoneOnOneHost) {
   EXPECT_TRUE(holders({}).empty());
 }
 
+TEST(Holders, OfServersAreServers) {
+  EXPECT_EQ(holders({0, 1, 0, 1}, 2), (std::vector<Rank>{1, 0, 3, 2}));
+  EXPECT_EQ(holders({0, 1, 2, 2}, 2), (std::vector<Rank>{1, 0, kNoRank, kNoRank}));
+  EXPECT_EQ(holders({0, 0, 0, 1, 2}, 2), (std::vector<Rank>{kNoRank, kNoRank, 3, 4, 2}));
+  EXPECT_EQ(holders({0, 1}, 2), holders({0, 1}));
+}
+
 // Every layout of six ranks on up to four hosts.
 TEST(Holders, LieElsewhereAndShareTheWork) {
   for (int code = 0; code < 4096; ++code) {

@@ -158,7 +158,8 @@ agent::Options machine_options(const AgentOptions& options, const Launch& launch
       .takes_drills = launch.settings.allow_inject};
   if (options.spare_host) {
     made.spare_host = true;
-    made.spares = made.takes = options.local_worker_num;
+    made.spares = options.local_worker_num;
+    made.takes = options.local_worker_num + options.local_server_num;
     made.bound_spares = false;
     return made;
   }

@@ -22,6 +22,7 @@
 #include "os/host.h"
 #include "os/lost_pages.h"
 #include "os/shared_file.h"
+#include "runtime/worker/fetch.h"
 #include "runtime/worker/ownership.h"
 #include "runtime/worker/rehearsal.h"
 
@@ -37,8 +38,6 @@ std::uint64_t listed_in(const os::LossList& list) {
 using namespace std::chrono_literals;
 
 using From = arena::Arrival::From;
-
-constexpr Duration kBetweenFetches = 100ms;
 
 std::string path_of(const Identity& identity, Rank rank) {
   return cat(identity.directory, "/rank-", rank, ".arena");
@@ -303,13 +302,13 @@ class ArenaStore final : public StateStore {
         source.endpoint.empty()
             ? arrival.copy(From::kRank, rehearsal != nullptr ? rehearsal->state()
                                                              : path_of(identity_, source.holder))
-            : fetch(source, source.holder, version, state);
+            : fetch(worker_, source, source.holder, version, state);
     if (!came) return came.error();
     if (has_held) {
       Sink rest(arrival, From::kHolder, cat("what rank ", held.holder, " holds for rank ", me));
       came = held.endpoint.empty()
                  ? arrival.copy(From::kHolder, path_of_held(identity_, me, held.holder))
-                 : fetch(held, me, version, rest);
+                 : fetch(worker_, held, me, version, rest);
       if (!came) return came.error();
     }
     if (const auto ended = arrival.end(); !ended) return ended.error();
@@ -338,8 +337,7 @@ class ArenaStore final : public StateStore {
       refused_ += seen ? 0 : kMostRefused;
       return seen;
     }
-    // The file is not what the arrival expects, and no further try would change that.
-    [[nodiscard]] bool has_refused() const { return refused_ >= kMostRefused; }
+    [[nodiscard]] bool has_refused() const override { return refused_ >= kMostRefused; }
 
    private:
     static constexpr int kMostRefused = 2;
@@ -365,19 +363,6 @@ class ArenaStore final : public StateStore {
     for (auto& [ward, held] : held_) held.settle(arena_.version());
   }
 
-  // Fetches the state of `rank` from `source`. Tries again until it has come, replacement_timeout
-  // has passed, or the repair is stopped, as it is if the source's host is lost.
-  [[nodiscard]] Status fetch(const wire::Location& source, Rank rank, Version version, Sink& sink) {
-    Neighbours& neighbours = worker_.neighbours();
-    const Instant end = io::Loop::now() + worker_.settings().replacement_timeout;
-    for (;;) {
-      const auto came = neighbours.fetch_state(source, rank, version, sink);
-      if (came || sink.has_refused()) return came;
-      if (neighbours.is_repair_stopped() || io::Loop::now() >= end) return came;
-      if (const auto paused = worker_.pause(kBetweenFetches); !paused) return paused;
-    }
-  }
-
   Worker& worker_;
   Identity identity_;
   std::uint64_t pages_ = os::pages_lost();  // So many were lost when it last looked.
@@ -391,16 +376,6 @@ class ArenaStore final : public StateStore {
   std::map<Rank, arena::Arena> held_;  // By ward.
 };
 
-// Waits for the arena's former owner. A process that trains alone has no such owner.
-Status take(Worker& worker, const std::string& path) {
-  if (worker.solo()) return {};
-  // Short pauses: the predecessor's threads mostly need only a moment to get a core to exit on.
-  const auto pause = [&worker, wait = Duration(100us)]() mutable -> Status {
-    return worker.pause(std::exchange(wait, std::min<Duration>(2 * wait, 2ms)));
-  };
-  return take_ownership(path, pause, worker.settings().replacement_timeout);
-}
-
 }  // namespace
 
 OpenStore in_arena(arena::Layout layout, Secrecy secrecy, std::uint64_t common_bytes,
@@ -411,7 +386,7 @@ OpenStore in_arena(arena::Layout layout, Secrecy secrecy, std::uint64_t common_b
   return [layout = std::move(layout), privacy, shared](
              Worker& worker, const Identity& identity) -> Result<std::unique_ptr<StateStore>> {
     const std::string path = path_of(identity, identity.rank);
-    if (auto taken = take(worker, path); !taken) return taken.error();
+    if (auto taken = take_from_predecessor(worker, path); !taken) return taken.error();
     auto arena = arena::Arena::open(path, layout, identity.run_id, std::move(*shared));
     if (!arena) return arena.error();
     return std::unique_ptr<StateStore>(

@@ -44,14 +44,14 @@ void Neighbours::meet(const std::vector<PeerPlace>& peers) {
   const std::lock_guard lock(mutex_);
   layout_ = {};
   if (!links_ || peers.empty()) return;
-  std::vector<std::string> endpoints;
+  endpoints_.clear();
   for (const auto& peer : peers) {
     layout_.host_of.push_back(static_cast<int>(peer.host));
     layout_.domain_of.push_back(static_cast<int>(peer.domain));
-    endpoints.push_back(peer.endpoint);
+    endpoints_.push_back(peer.endpoint);
   }
   layout_.links = links_;
-  links_->set_peers(run_id_, rank_, std::move(endpoints));
+  links_->set_peers(run_id_, rank_, endpoints_);
 }
 
 collective::Layout Neighbours::layout() const {
@@ -74,19 +74,23 @@ void Neighbours::stop_repair() {
   repair_.request_stop();
 }
 
-bool Neighbours::is_repair_stopped() const {
+std::stop_token Neighbours::repair() const {
   const std::lock_guard lock(mutex_);
-  return repair_.stop_requested();
+  return repair_.get_token();
+}
+
+wire::Location Neighbours::location_of(Rank rank) const {
+  const std::lock_guard lock(mutex_);
+  const std::string& endpoint = endpoints_.at(static_cast<std::size_t>(rank));
+  return {.holder = rank, .host = endpoint.substr(0, endpoint.rfind(':')), .endpoint = endpoint};
 }
 
 Status Neighbours::fetch_state(const wire::Location& source, Rank rank, Version version,
-                               StateSink& sink) {
+                               StateSink& sink, const std::stop_token& stop) {
   std::shared_ptr<DataLinks> links;
-  std::stop_token stop;
   {
     const std::lock_guard lock(mutex_);
     links = links_;
-    stop = repair_.get_token();
   }
   if (links) return links->fetch_state(source.endpoint, rank, version, sink, stop);
   return Error{Blame::kWorld, cat("the state of rank ", rank, " is on host ", source.host,

@@ -54,11 +54,14 @@ class Neighbours {
   // A repair begins. Its fetch_state() ends when stop_repair() is called.
   void begin_repair();
   void stop_repair();
-  [[nodiscard]] bool is_repair_stopped() const;
+  [[nodiscard]] bool is_repair_stopped() const { return repair().stop_requested(); }
+  [[nodiscard]] std::stop_token repair() const;  // Is stopped with it.
+  // Where another rank is, in the generation that is to be formed. Requires: there are neighbours.
+  [[nodiscard]] wire::Location location_of(Rank rank) const;
   // Fetches the state of `rank` at `version` from `source`, on another host, into `sink`. One try;
-  // blocks.
+  // blocks. Ends with an error soon after `stop`.
   [[nodiscard]] Status fetch_state(const wire::Location& source, Rank rank, Version version,
-                                   StateSink& sink);
+                                   StateSink& sink, const std::stop_token& stop);
   // From here on other workers get the states that `state_of` returns. Null: none.
   void serve_state(StateServer::StateOf state_of);
 
@@ -75,6 +78,7 @@ class Neighbours {
   std::uint64_t run_id_ = 0;
   Rank rank_ = kNoRank;
   collective::Layout layout_;
+  std::vector<std::string> endpoints_;  // By rank.
   std::stop_source repair_;
 };
 

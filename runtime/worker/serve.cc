@@ -31,8 +31,8 @@ class Server {
       const auto began = session_.begin_step();
       if (!began) return began.error();
       if (*began == Began::kTooLate) return session_.end();
-      pushed_.clear();
-      if (std::exchange(is_begun_, true)) tables_.unstage();  // A step that was given up.
+      kept_ = kept_tables(session_);
+      if (std::exchange(is_begun_, true)) give_up();  // The step before.
       Result<bool> goes_on = serve_step();
       if (!goes_on) return goes_on.error();
       if (!*goes_on) return session_.end();
@@ -67,29 +67,51 @@ class Server {
 
   Result<collective::Verdict> serve(TableExchange& exchange) {
     if (exchange.agreed().call == TableCall::kGiveUp) {
-      tables_.unstage();
-      pushed_.clear();
+      give_up();
       return collective::Verdict{};
     }
     const std::size_t t = exchange.agreed().table;
     if (t >= tables_.specs().size()) return Error{Blame::kPeer, cat("there is no table ", t)};
+    return exchange.agreed().call == TableCall::kPull ? answer(exchange, t) : add(exchange, t);
+  }
+
+  collective::Verdict answer(TableExchange& exchange, std::size_t t) {
     const std::size_t values = tables_.specs()[t].values;
-    collective::Verdict told = exchange.give({}, sizeof(std::uint64_t), came_);
+    collective::Verdict told = exchange.take({kept_.front().server}, sizeof(std::uint64_t), came_);
     if (told.outcome != Outcome::kDone) return told;
-    keys_.resize(exchange.rows());
+    fill(keys_, came_.front());
     rows_.resize(keys_.size() * values);
-    if (!keys_.empty()) std::memcpy(keys_.data(), came_.data(), came_.size());
-    if (exchange.agreed().call == TableCall::kPull) {
-      tables_.read(t, keys_, rows_);
-      return exchange.answer(std::as_writable_bytes(std::span(rows_)), values * sizeof(float));
-    }
-    told = exchange.give({}, values * sizeof(float), came_);
+    tables_.read(t, keys_, rows_);
+    return exchange.answer(std::as_writable_bytes(std::span(rows_)), values * sizeof(float));
+  }
+
+  Result<collective::Verdict> add(TableExchange& exchange, std::size_t t) {
+    std::vector<Rank> servers;
+    for (const Kept& kept : kept_) servers.push_back(kept.server);
+    collective::Verdict told = exchange.take(servers, sizeof(std::uint64_t), came_keys_);
     if (told.outcome != Outcome::kDone) return told;
-    if (!keys_.empty()) std::memcpy(rows_.data(), came_.data(), came_.size());
+    told = exchange.take(servers, tables_.specs()[t].values * sizeof(float), came_);
+    if (told.outcome != Outcome::kDone) return told;
     pushed_.resize(tables_.specs().size());
     pushed_[t] = true;
-    if (Status added = tables_.add(t, keys_, rows_); !added) return added.error();
+    for (std::size_t i = 0; i < kept_.size(); ++i) {
+      fill(keys_, came_keys_[i]);
+      fill(rows_, came_[i]);
+      if (Status added = kept_[i].tables->add(t, keys_, rows_); !added) return added.error();
+    }
     return collective::Verdict{};
+  }
+
+  // What was pushed in this step counts for nothing.
+  void give_up() {
+    for (const Kept& kept : kept_) kept.tables->unstage();
+    pushed_.clear();
+  }
+
+  template <class T>
+  static void fill(std::vector<T>& numbers, const std::vector<std::byte>& bytes) {
+    numbers.resize(bytes.size() / sizeof(T));
+    if (!bytes.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());
   }
 
   Result<collective::Verdict> stage(TableExchange& exchange) {
@@ -109,7 +131,9 @@ class Server {
       return Error{Blame::kPeer, cat("the workers end step ", exchange.agreed().table,
                                      ", and this server is in step ", n)};
     }
-    if (Status staged = tables_.stage(n, {}, arguments); !staged) return staged.error();
+    for (const Kept& kept : kept_) {
+      if (Status staged = kept.tables->stage(n, {}, arguments); !staged) return staged.error();
+    }
     return collective::Verdict{};
   }
 
@@ -133,7 +157,8 @@ class Server {
   Instant tells_next_{};
   bool is_begun_ = false;     // A step that is not committed.
   std::vector<bool> pushed_;  // By table: whether the workers have pushed to it in this step.
-  std::vector<std::byte> came_;
+  std::vector<Kept> kept_;    // In this step; the own tables are the first.
+  TableExchange::Came came_keys_, came_;
   std::vector<std::uint64_t> keys_;
   std::vector<float> rows_;
 };

@@ -61,6 +61,7 @@ struct Session::Parts {
   void wait_for_sums();
   Status join_copies(const collective::Layout& layout, const std::stop_token& stopped,
                      const collective::Group& formed);
+  [[nodiscard]] wording::Cover cover_now(bool has_other_hosts) const;
   void say_cover(bool has_other_hosts);
   void drop_group();
   collective::Group::Options group_options(Generation formed);
@@ -102,8 +103,10 @@ struct Session::Parts {
   std::optional<std::stop_callback<std::function<void()>>> on_abort_of_all;  // Ends `everyone`.
   std::unique_ptr<TableClient> tables;                                       // Null: no servers.
   std::string table_why;  // Why an exchange with the servers was refused in this step.
-  std::optional<wording::Cover> cover;    // What say_cover() said last.
-  std::unique_ptr<PrivateCopies> copies;  // Uses the group; null: none are needed.
+  std::optional<wording::Cover> cover;  // What say_cover() said last.
+  // Whether what only this rank has goes to another host in each step.
+  bool exchanges = false;
+  std::unique_ptr<PrivateCopies> copies;  // Uses the group; null: a server's do without.
   Generation generation = 0;              // The newest in which the machine said to go on.
   std::shared_ptr<Recorder> recorder;     // Null: nobody rehearses this rank's steps.
   std::shared_ptr<Recorder> tape;         // The recorder while a step is being recorded.

@@ -1,12 +1,14 @@
 // Does the work that the trainer machine gives to the training thread of a session.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <type_traits>
 #include <utility>
 
 #include "base/text.h"
+#include "core/planner/holders.h"
 #include "io/loop.h"
 #include "os/folder.h"
 #include "os/lost_pages.h"
@@ -178,9 +180,7 @@ void Session::Parts::do_work(const trainer::JoinGroup& work) {
   auto formed = current->join(options, stopped);
   Result<std::shared_ptr<Group>> workers = formed;
   if (formed && identity.servers > 0) workers = form_workers(options, stopped);
-  auto status = !workers ? Status(workers.error())
-                         : join_copies(of_workers(options.layout), stopped, **formed);
-  const auto held = store->holding().held;
+  auto status = !workers ? Status(workers.error()) : join_copies(options.layout, stopped, **formed);
   const bool linked = !options.layout.host_of.empty();
   if (!status) {
     // Without abort(), the others would take the group's end for the end of this rank's training.
@@ -193,7 +193,8 @@ void Session::Parts::do_work(const trainer::JoinGroup& work) {
       std::fprintf(stderr, "holdfast: generation %s could not be formed: %s\n",
                    cat(generation).c_str(), error.what.c_str());
     }
-    return worker.tell(trainer::NotFormed{error.blame == Blame::kUser, error.what, held, linked});
+    return worker.tell(
+        trainer::NotFormed{error.blame == Blame::kUser, error.what, store->holding().held, linked});
   }
   everyone = *std::move(formed);
   group = *workers ? *std::move(workers) : everyone;
@@ -206,18 +207,28 @@ void Session::Parts::do_work(const trainer::JoinGroup& work) {
   worker.trace().event("reform",
                        {{"rank", identity.rank}, {"generation", generation}, {"ms", took}});
   say_cover(linked);
-  worker.tell(trainer::Formed{is_aborted(), linked, copies != nullptr, held});
+  worker.tell(trainer::Formed{is_aborted(), linked, exchanges, store->holding().held});
+}
+
+wording::Cover Session::Parts::cover_now(bool has_other_hosts) const {
+  using wording::Cover;
+  if (identity.servers > 0) {
+    const auto holder_of =
+        planner::holders(worker.neighbours().layout().domain_of, identity.world_size);
+    const auto first = std::min(holder_of.size(), static_cast<std::size_t>(identity.world_size));
+    const bool all = first < holder_of.size() && holder_of.back() != kNoRank;
+    return all && worker.settings().replicas > 0 ? Cover::kRowsHeld : Cover::kRowsNotHeld;
+  }
+  if (!store->holding().private_is_own) return Cover::kNothingOwn;
+  if (copies) return Cover::kHeld;
+  return has_other_hosts ? Cover::kNotHeld : Cover::kOneHost;
 }
 
 // Rank 0 says for all what the loss of a host would take along: when the job begins, and after each
 // change of that.
 void Session::Parts::say_cover(bool has_other_hosts) {
-  if (identity.rank != 0 || (!has_other_hosts && !cover) || identity.servers > 0) return;
-  const bool own = store->holding().private_is_own;
-  const auto now = !own              ? wording::Cover::kNothingOwn
-                   : copies          ? wording::Cover::kHeld
-                   : has_other_hosts ? wording::Cover::kNotHeld
-                                     : wording::Cover::kOneHost;
+  if (identity.rank != 0 || (!has_other_hosts && !cover)) return;
+  const auto now = cover_now(has_other_hosts);
   if (std::exchange(cover, now) == now || !worker.settings().protect) return;
   std::fprintf(stderr, "holdfast: %s\n", wording::in_words(now, store->own_bytes()).c_str());
 }
@@ -227,7 +238,16 @@ Status Session::Parts::join_copies(const collective::Layout& layout, const std::
                                    const Group& formed) {
   const auto& settings = worker.settings();
   const bool wanted = settings.replicas > 0 && settings.protect && store->holding().private_is_own;
-  if (!wanted || layout.host_of.empty() || identity.serves()) return {};
+  exchanges = wanted && !layout.host_of.empty();
+  if (store->holds_by_itself()) {
+    const auto holder_of = planner::holders(layout.domain_of, identity.world_size);
+    std::vector<Rank> wards;
+    for (std::size_t rank = 0; exchanges && rank < holder_of.size(); ++rank) {
+      if (holder_of[rank] == identity.rank) wards.push_back(static_cast<Rank>(rank));
+    }
+    return store->hold(wards, stopped);
+  }
+  if (!exchanges) return {};
   // The holder is given the committed bytes, so what is lost of them has to be known before.
   for (const auto& part : store->own_parts(version())) os::touch(part.bytes);
   was_used = true;
@@ -235,7 +255,7 @@ Status Session::Parts::join_copies(const collective::Layout& layout, const std::
     return Error{Blame::kWorld, "memory errors have taken pages of this rank's state"};
   }
   auto joined = PrivateCopies::join(
-      {.layout = layout,
+      {.layout = of_workers(layout),
        .generation = generation,
        .rank = identity.rank,
        .deadline = collective::Links::Deadline::clock::now() + settings.replacement_timeout,
@@ -268,7 +288,7 @@ void Session::Parts::do_work(const trainer::Stage& work) {
 
 void Session::Parts::do_work(const trainer::ExchangeCopies& work) {
   now(Doing::kCopying);
-  if (!copies->exchange(work.version)) note(Outcome::kAborted);
+  if (copies && !copies->exchange(work.version)) note(Outcome::kAborted);
   worker.tell(trainer::CopiesExchanged{outcome_of(mark), store->holding().held});
 }
 

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <stop_token>
 #include <vector>
 
 #include "arena/arena.h"
@@ -84,6 +85,16 @@ class StateStore {
 
   // Drops all that is held for other ranks, because this rank has been on another host since.
   virtual void forget_held() = 0;
+
+  // Whether this rank takes what its wards stage from the same operations as they do, so that
+  // nothing has to be exchanged for it (parameter servers).
+  [[nodiscard]] virtual bool holds_by_itself() const { return false; }
+  // For such a store, when a generation is formed: fetches what `wards` have at version() and this
+  // rank lacks, and drops all else that is held. Ends with an error soon after `stop`.
+  [[nodiscard]] virtual Status hold(const std::vector<Rank>& /*wards*/,
+                                    const std::stop_token& /*stop*/) {
+    return {};
+  }
 
   // Memory whose pages look_for_losses() has replaced if they are lost, and which another rank can
   // give back: the gradients, and what all ranks hold alike of the committed version.

@@ -48,6 +48,8 @@ class StateSink {
   // Called when all ranges have come and their digest is right. Without this call, none of the
   // bytes may be used.
   [[nodiscard]] virtual Status came(const StateHead& head) = 0;
+  // The file is not what is expected, and no further try would change that.
+  [[nodiscard]] virtual bool has_refused() const { return false; }
 };
 
 // Asks with `hello`, and reads the state into the memory that `sink` returns.

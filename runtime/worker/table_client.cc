@@ -119,11 +119,10 @@ collective::Verdict TableClient::pull(std::size_t t, std::span<const std::uint64
   if (!everyone_) return no_group();
   const Batch batch = batch_of(keys);
   TableExchange exchange(*everyone_, workers_, specs_, current_->options());
-  std::vector<std::byte> none;
   std::vector<float> rows(batch.keys.size() * values);
   collective::Verdict told = exchange.meet({TableCall::kPull, t, 0, batch.counts});
   if (told.outcome != Outcome::kDone) return told;
-  told = exchange.give(std::as_bytes(std::span(batch.keys)), sizeof(std::uint64_t), none);
+  told = exchange.give(std::as_bytes(std::span(batch.keys)), sizeof(std::uint64_t));
   if (told.outcome != Outcome::kDone) return told;
   told = exchange.answer(std::as_writable_bytes(std::span(rows)), values * sizeof(float));
   if (told.outcome != Outcome::kDone) return told;
@@ -158,14 +157,13 @@ Result<collective::Verdict> TableClient::push(std::size_t t, std::span<const std
     }
   }
   TableExchange exchange(*everyone_, workers_, specs_, current_->options());
-  std::vector<std::byte> none;
   pushed_.resize(specs_.size());
   pushed_[t] = true;
   collective::Verdict told = exchange.meet({TableCall::kPush, t, 0, batch.counts});
   if (told.outcome != Outcome::kDone) return told;
-  told = exchange.give(std::as_bytes(std::span(batch.keys)), sizeof(std::uint64_t), none);
+  told = exchange.give(std::as_bytes(std::span(batch.keys)), sizeof(std::uint64_t));
   if (told.outcome != Outcome::kDone) return told;
-  return exchange.give(std::as_bytes(std::span(sums)), values * sizeof(float), none);
+  return exchange.give(std::as_bytes(std::span(sums)), values * sizeof(float));
 }
 
 // If it fails, the group has ended, and the servers have given the step up.

@@ -104,40 +104,43 @@ collective::Verdict TableExchange::check() const {
   return {};
 }
 
-std::uint64_t TableExchange::rows() const {
-  std::uint64_t all = 0;
-  if (serves()) {
-    for (Rank worker = 0; worker < workers_; ++worker) all += count(worker, all_.rank() - workers_);
-  } else {
-    for (Rank server = 0; server < servers(); ++server) all += count(all_.rank(), server);
-  }
-  return all;
+std::uint64_t TableExchange::before(Rank worker, Rank server) const {
+  std::uint64_t rows = 0;
+  for (Rank s = 0; s < server; ++s) rows += count(worker, s);
+  return rows;
 }
 
-collective::Verdict TableExchange::give(std::span<const std::byte> mine, std::size_t bytes,
-                                        std::vector<std::byte>& came) {
-  came.clear();
-  std::vector<std::byte> copy;
+collective::Verdict TableExchange::give(std::span<const std::byte> mine, std::size_t bytes) {
+  std::vector<std::byte> of_others;
   for (Rank worker = 0; worker < workers_; ++worker) {
-    std::uint64_t total = 0;
-    std::uint64_t from = 0;  // Where the part for this server begins.
-    for (Rank server = 0; server < servers(); ++server) {
-      if (workers_ + server == all_.rank()) from = total * bytes;
-      total += count(worker, server);
-    }
-    if (total == 0) continue;
-    std::span<std::byte> data;
-    if (worker == all_.rank()) {  // broadcast() only reads the root's bytes.
-      data = {const_cast<std::byte*>(mine.data()), mine.size()};
-    } else {
-      copy.resize(total * bytes);
-      data = copy;
-    }
+    const std::uint64_t all = before(worker, servers()) * bytes;
+    if (all == 0) continue;
+    const bool is_mine = worker == all_.rank();
+    if (!is_mine) of_others.resize(all);
+    // broadcast() only reads the root's bytes.
+    const std::span<std::byte> data =
+        is_mine ? std::span(const_cast<std::byte*>(mine.data()), mine.size())
+                : std::span(of_others);
     collective::Verdict told = run([&] { return all_.broadcast(data, worker); });
     if (told.outcome != Outcome::kDone) return told;
-    if (!serves()) continue;
-    const auto part = data.subspan(from, count(worker, all_.rank() - workers_) * bytes);
-    came.insert(came.end(), part.begin(), part.end());
+  }
+  return {};
+}
+
+collective::Verdict TableExchange::take(const std::vector<Rank>& servers, std::size_t bytes,
+                                        Came& came) {
+  came.assign(servers.size(), {});
+  std::vector<std::byte> all;
+  for (Rank worker = 0; worker < workers_; ++worker) {
+    all.resize(before(worker, this->servers()) * bytes);
+    if (all.empty()) continue;
+    collective::Verdict told = run([&] { return all_.broadcast(std::span(all), worker); });
+    if (told.outcome != Outcome::kDone) return told;
+    for (std::size_t i = 0; i < servers.size(); ++i) {
+      const auto part = std::span(all).subspan(before(worker, servers[i]) * bytes,
+                                               count(worker, servers[i]) * bytes);
+      came[i].insert(came[i].end(), part.begin(), part.end());
+    }
   }
   return {};
 }

@@ -46,13 +46,13 @@ class TableExchange {
   [[nodiscard]] collective::Verdict meet(const TableWord& mine);
   // What all workers want.
   [[nodiscard]] const TableWord& agreed() const { return words_.front(); }
-  // How many rows this rank sends or gets in all.
-  [[nodiscard]] std::uint64_t rows() const;
 
-  // From the workers to the servers: `mine` has `bytes` for each row. A server gets in `came` what
-  // is for it. All ranks call it.
-  [[nodiscard]] collective::Verdict give(std::span<const std::byte> mine, std::size_t bytes,
-                                         std::vector<std::byte>& came);
+  // From the workers to the servers: `mine` has `bytes` for each row. All ranks call it.
+  [[nodiscard]] collective::Verdict give(std::span<const std::byte> mine, std::size_t bytes);
+  // As give(), for a server: in `came` it gets what is for each of these servers.
+  using Came = std::vector<std::vector<std::byte>>;
+  [[nodiscard]] collective::Verdict take(const std::vector<Rank>& servers, std::size_t bytes,
+                                         Came& came);
   // From the servers to the workers: a server's `rows` go out, a worker's come in.
   [[nodiscard]] collective::Verdict answer(std::span<std::byte> rows, std::size_t bytes);
   // Of worker 0, for all.
@@ -64,6 +64,8 @@ class TableExchange {
   [[nodiscard]] std::uint64_t count(Rank worker, Rank server) const {
     return words_[static_cast<std::size_t>(worker)].counts[static_cast<std::size_t>(server)];
   }
+  // Where the rows of a worker for this server begin among that worker's.
+  [[nodiscard]] std::uint64_t before(Rank worker, Rank server) const;
   template <class Operation>
   [[nodiscard]] collective::Verdict run(Operation operation);
   [[nodiscard]] collective::Verdict check() const;

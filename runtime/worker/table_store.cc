@@ -1,44 +1,138 @@
 #include "runtime/worker/table_store.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <chrono>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "base/assert.h"
 #include "base/text.h"
-#include "runtime/worker/ownership.h"
+#include "runtime/worker/fetch.h"
+#include "runtime/worker/neighbours.h"
+#include "table/arrival.h"
 
 namespace holdfast::runtime {
 namespace {
 
+// Which rows a server has follows from its number and from how many there are.
+std::string tables_path(const Identity& identity, Rank rank) {
+  return cat(identity.directory, "/tables-", rank - identity.world_size, "-of-", identity.servers);
+}
+
+std::string held_tables_path(const Identity& identity, Rank ward, Rank holder) {
+  return cat(tables_path(identity, ward), ".held-by-", holder);
+}
+
+Result<StateFile> tables_to_send(const std::string& path, const std::vector<table::Spec>& specs,
+                                 Version version) {
+  auto departure = table::departure(path, specs, version);
+  if (!departure) return departure.error();
+  auto& [file, ranges] = *departure;
+  StateFile state{.file = std::move(file.file), .ranges = {}, .size = file.bytes};
+  for (const auto& [offset, bytes] : ranges) state.ranges.push_back({offset, bytes});
+  return state;
+}
+
+// Tables that come from another host. What they refuse once may be due to damage on the way.
+class TableSink final : public StateSink {
+ public:
+  explicit TableSink(table::Arrival& arrival) : arrival_(arrival) {}
+  [[nodiscard]] Result<std::span<std::byte>> place(const StateHead& head,
+                                                   std::size_t range) override {
+    std::vector<arena::Range> ranges;
+    for (const auto& [offset, bytes] : head.ranges) ranges.push_back({offset, bytes});
+    auto placed = arrival_.place(ranges, range);
+    refused_ += placed ? 0 : 1;
+    return placed;
+  }
+  [[nodiscard]] Status came(const StateHead&) override {
+    Status ended = arrival_.end();
+    refused_ += ended ? 0 : kMostRefused;
+    return ended;
+  }
+  [[nodiscard]] bool has_refused() const override { return refused_ >= kMostRefused; }
+
+ private:
+  static constexpr int kMostRefused = 2;
+  table::Arrival& arrival_;
+  int refused_ = 0;
+};
+
 class TableStore final : public StateStore {
  public:
-  TableStore(Rank rank, table::Tables tables) : rank_(rank), tables_(std::move(tables)) {}
+  TableStore(Worker& worker, Identity identity, table::Tables tables)
+      : worker_(worker), identity_(std::move(identity)), tables_(std::move(tables)) {
+    open_held();
+    worker_.neighbours().serve_state(
+        [identity = identity_, specs = tables_.specs()](Rank rank, Version version) {
+          const Rank me = identity.rank;
+          return tables_to_send(
+              rank == me ? tables_path(identity, me) : held_tables_path(identity, rank, me), specs,
+              version);
+        });
+  }
+  ~TableStore() override { worker_.neighbours().serve_state(nullptr); }
 
   [[nodiscard]] table::Tables& tables() { return tables_; }
+  [[nodiscard]] std::vector<Kept> kept() {
+    std::vector<Kept> all{{identity_.rank - identity_.world_size, &tables_}};
+    for (auto& [ward, held] : held_) all.push_back({ward - identity_.world_size, &held});
+    return all;
+  }
 
   [[nodiscard]] Holding holding() const override {
-    return {tables_.version(), tables_.staged(), true, {}};
+    Holding holding{tables_.version(), tables_.staged(), true, {}};
+    for (const auto& [ward, held] : held_) {
+      holding.held.push_back({ward, held.version(), held.staged()});
+    }
+    return holding;
   }
   void begin(const arena::Position& position) override {
     if (tables_.fresh()) tables_.begin(0, position);
   }
   [[nodiscard]] Losses look_for_losses(bool) override { return {}; }
-  [[nodiscard]] Result<Received> receive(const wire::Order&, Version version) override {
-    return Error{Blame::kWorld, cat("the tables of rank ", rank_, " in version ", version,
-                                    " were on another host, and nobody else has them")};
+  [[nodiscard]] Result<Received> receive(const wire::Order& order, Version version) override {
+    const wire::Location& held = order.private_source;
+    if (held.holder == kNoRank) {
+      return Error{Blame::kWorld, cat("the tables of rank ", identity_.rank, " in version ",
+                                      version, " were on another host, and nobody else has them")};
+    }
+    const std::string path = tables_path(identity_, identity_.rank);
+    if (!tables_.fresh()) {  // Left from a time before this rank was on another host.
+      ::unlink(path.c_str());
+      auto anew = table::Tables::open(path, tables_.specs(), identity_.run_id);
+      if (!anew) return anew.error();
+      tables_ = *std::move(anew);
+    }
+    table::Arrival arrival(tables_, identity_.run_id, version);
+    TableSink sink(arrival);
+    const Status came = held.endpoint.empty()
+                            ? arrival.copy(held_tables_path(identity_, identity_.rank, held.holder))
+                            : fetch(worker_, held, identity_.rank, version, sink);
+    if (!came) return came.error();
+    settle();
+    return Received{.bytes = arrival.bytes()};
   }
   [[nodiscard]] bool has_remains() const override { return false; }
   void clear() override {}
-  void stage(Version n, const arena::StagedStep&) override { HF_ASSERT(tables_.staged() == n); }
-  void unstage() override {
-    if (!tables_.fresh()) tables_.unstage();
+  void stage(Version n, const arena::StagedStep&) override {
+    for (const Kept& kept : kept()) HF_ASSERT(kept.tables->staged() == n);
   }
-  void update(std::size_t threads) override { tables_.update(threads); }
+  void unstage() override {
+    for (const Kept& kept : kept()) {
+      if (!kept.tables->fresh()) kept.tables->unstage();
+    }
+  }
+  void update(std::size_t threads) override {
+    tables_.update(threads);
+    settle();
+  }
   void finish() override {
     if (tables_.staged() == tables_.version() + 1) tables_.update(1);
+    settle();
   }
   [[nodiscard]] std::uint64_t own_bytes() const override { return 0; }
   [[nodiscard]] std::vector<OwnPart> own_parts(Version) override { return {}; }
@@ -48,12 +142,77 @@ class TableStore final : public StateStore {
   [[nodiscard]] Status show(const std::string&) override {
     return Error{Blame::kWorld, "a parameter server is not rehearsed"};
   }
-  void forget_held() override {}
+  void forget_held() override {
+    drop_unless([](Rank, const table::Tables&) { return false; });
+  }
+  [[nodiscard]] bool holds_by_itself() const override { return true; }
+  [[nodiscard]] Status hold(const std::vector<Rank>& wards, const std::stop_token& stop) override {
+    drop_unless([&](Rank ward, const table::Tables& held) {
+      return held.version() == tables_.version() &&
+             std::find(wards.begin(), wards.end(), ward) != wards.end();
+    });
+    for (const Rank ward : wards) {
+      if (held_.contains(ward)) continue;
+      const std::string path = held_tables_path(identity_, ward, identity_.rank);
+      ::unlink(path.c_str());
+      auto held = table::Tables::open(path, tables_.specs(), identity_.run_id);
+      if (!held) return held.error();
+      table::Arrival arrival(*held, identity_.run_id, tables_.version());
+      TableSink sink(arrival);
+      const Status came = fetch(worker_, worker_.neighbours().location_of(ward), ward,
+                                tables_.version(), sink, stop);
+      if (!came) {
+        ::unlink(path.c_str());
+        return came;
+      }
+      held_.emplace(ward, *std::move(held));
+    }
+    return {};
+  }
   [[nodiscard]] collective::Registered gradients() override { return {}; }
 
  private:
-  const Rank rank_;
+  // Opens what this rank's predecessor held for others. What follows a step that is committed here
+  // is brought to it.
+  void open_held() {
+    for (Rank ward = identity_.world_size; ward < identity_.all_ranks(); ++ward) {
+      const std::string path = held_tables_path(identity_, ward, identity_.rank);
+      if (ward == identity_.rank || ::access(path.c_str(), F_OK) != 0) continue;
+      // A file of another run, or a damaged one, counts for nothing; nor does one without its
+      // holder's tables, which could not be brought to a version.
+      auto held = table::Tables::open(path, tables_.specs(), identity_.run_id);
+      if (held && !held->fresh() && !tables_.fresh()) {
+        held_.emplace(ward, *std::move(held));
+      } else {
+        ::unlink(path.c_str());
+      }
+    }
+    settle();
+  }
+
+  // Brings what is held to the version of the own tables, once that is committed, and drops what
+  // can not be brought there. A step that is staged here and there stays so.
+  void settle() {
+    const Version mine = tables_.version();
+    for (auto& [ward, held] : held_) {
+      if (held.version() + 1 == mine && held.staged() == mine) held.update(1);
+    }
+    drop_unless([mine](Rank, const table::Tables& held) { return held.version() == mine; });
+  }
+
+  template <class IsKept>
+  void drop_unless(IsKept is_kept) {
+    std::erase_if(held_, [&](const auto& entry) {
+      if (is_kept(entry.first, entry.second)) return false;
+      ::unlink(held_tables_path(identity_, entry.first, identity_.rank).c_str());
+      return true;
+    });
+  }
+
+  Worker& worker_;
+  const Identity identity_;
   table::Tables tables_;
+  std::map<Rank, table::Tables> held_;  // By ward; none is fresh.
 };
 
 }  // namespace
@@ -61,26 +220,21 @@ class TableStore final : public StateStore {
 OpenStore in_tables(std::vector<table::Spec> specs) {
   return [specs = std::move(specs)](
              Worker& worker, const Identity& identity) -> Result<std::unique_ptr<StateStore>> {
-    // Which rows a server has follows from its number and from how many there are.
-    const std::string path = cat(identity.directory, "/tables-",
-                                 identity.rank - identity.world_size, "-of-", identity.servers);
-    // Short pauses: the predecessor's threads mostly need only a moment to get a core to exit on.
-    const auto pause = [&worker, wait = Duration(std::chrono::microseconds(100))]() mutable {
-      return worker.pause(
-          std::exchange(wait, std::min<Duration>(2 * wait, std::chrono::milliseconds(2))));
-    };
-    if (auto taken = take_ownership(path, pause, worker.settings().replacement_timeout); !taken) {
-      return taken.error();
-    }
+    const std::string path = tables_path(identity, identity.rank);
+    if (auto taken = take_from_predecessor(worker, path); !taken) return taken.error();
     auto tables = table::Tables::open(path, specs, identity.run_id);
     if (!tables) return tables.error();
     return std::unique_ptr<StateStore>(
-        std::make_unique<TableStore>(identity.rank, *std::move(tables)));
+        std::make_unique<TableStore>(worker, identity, *std::move(tables)));
   };
 }
 
 table::Tables& tables_of(Session& session) {
   return static_cast<TableStore&>(session.store()).tables();
+}
+
+std::vector<Kept> kept_tables(Session& session) {
+  return static_cast<TableStore&>(session.store()).kept();
 }
 
 }  // namespace holdfast::runtime

@@ -206,6 +206,24 @@ class OneJob(unittest.TestCase):
         os.kill(*job.pids(0, "MS_SCHED"), signal.SIGKILL)
         self.assertEqual(job.wait(), expected)
 
+    def test_a_host_with_a_server_may_be_lost(self):
+        """Its rows are at the other server, and come to the spare host. Then they are on two hosts again, so that one may be lost, too."""
+        expected = self.one_host(2, keys=50, more=("--server_num", "1"))
+        fleet = self.fleet(4)
+        job = Job(self.folder / "rows", fleet, 2, 1, keys=50, hold=40, more=("--server_num", "2"))
+        for host in (2, 3):
+            job.start(host, "--server_num", "2", "--spare_host=True")
+        job.until_ready(lambda: len(job.events("waiting")) >= 2, "the spare hosts")
+        job.until_step(60)
+        fleet.kill(1)
+        job.agents.pop(1).wait()
+        job.until_step(120)
+        second = 2 if "host host2 takes over" in job.logs() else 3
+        fleet.kill(second)
+        job.agents.pop(second).wait()
+        self.assertEqual(job.wait(), expected)
+        self.assertIn("a lost host takes no rows along", job.logs())
+
     def test_the_scheduler_may_die(self):
         expected = self.one_host(4)
         job = Job(self.folder / "scheduler", self.fleet(2), 2, 2)

@@ -38,7 +38,7 @@ object_of() {  # source
 library_of() {  # room
   local source
   [ ! -f "$1.a" ] || return 0
-  for source in $(find "$1" -name '*.cc' ! -name '*_test.cc' ! -name '*_fuzz.cc' ! -path '*/testing/*'); do
+  for source in $(find "$1" -name '*.cc' ! -name '*_test.cc' ! -name '*_fuzz.cc' ! -name '*_main.cc' ! -path '*/testing/*'); do
     printf '%s\0%s\0' "$source" "$(object_of "$source")"
   done | xargs -0 -n 2 -P "$(nproc)" bash -c '"${@:1:$#-2}" -c "${@: -2:1}" -o "${@: -1}"' _ "${compile[@]}" || return 1
   ar rcs "$1.a" "$1"_*.o
