@@ -298,8 +298,9 @@ void SchedulerShell::check_evictions(const std::set<std::string>& lost_before) {
       job_.checkers.violate(cat("L2: rank ", worker.rank, " was evicted but lives and was heard"));
     }
     // With several hosts, a restarted scheduler does not believe an agent about places of another
-    // host until that host is lost.
-    const bool waits = job_.setup.hosts && job_.now < job_.scheduler.since + 2 * kLease;
+    // host until that host is lost. An agent that is interrupted tells nothing: it ends the job.
+    const bool waits = (job_.setup.hosts && job_.now < job_.scheduler.since + 2 * kLease) ||
+                       job_.had(Fault::kInterrupt);
     const bool was_told = !waits && worker.agent != kNone && job_.agents[worker.agent].runs() &&
                           job_.now > job_.agents[worker.agent].disturbed + kLease;
     if (!worker.alive && was_told && job_.now > worker.died_at + kLease / 2) {

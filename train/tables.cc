@@ -133,7 +133,10 @@ void Tables::begin_body() {
 }
 
 void Tables::end_body(Version n) {
-  for (const auto& table : tables_) table->push(n);
+  // A table that no step has used is left alone: Adam counts the steps in which it was.
+  for (const auto& table : tables_) {
+    if (!table->pulled.empty()) table->push(n);
+  }
   leave_body();
 }
 

@@ -224,6 +224,19 @@ class OneJob(unittest.TestCase):
         self.assertEqual(job.wait(), expected)
         self.assertIn("a lost host takes no rows along", job.logs())
 
+    def test_a_host_with_a_server_may_be_drained(self):
+        expected = self.one_host(2, keys=50, steps=900, pause=0, more=("--server_num", "1"))
+        fleet = self.fleet(3)
+        job = Job(self.folder / "drain-rows", fleet, 2, 1, keys=50, steps=900, pause=3000, hold=40, more=("--server_num", "2"))
+        job.start(2, "--server_num", "2", "--spare_host=True")
+        job.until_ready(lambda: job.events("waiting"), "the spare host")
+        job.until_step(60)
+        ask = [str(BUILD / "bin/holdfast"), "drain", "host1"]
+        said = fleet.popen(0, ask, env=job.env, stdout=subprocess.PIPE, text=True).communicate(timeout=LIMIT_S)[0]
+        self.assertEqual(said, "2 ranks of host host1 move to host host2\n")
+        self.assertEqual(job.ended(job.agents.pop(1), time.monotonic() + LIMIT_S), 0)
+        self.assertEqual(job.wait(), expected)
+
     def test_the_scheduler_may_die(self):
         expected = self.one_host(4)
         job = Job(self.folder / "scheduler", self.fleet(2), 2, 2)
