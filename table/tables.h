@@ -19,6 +19,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -31,6 +32,8 @@
 #include "table/spec.h"
 
 namespace holdfast::table {
+
+struct Saved;
 
 class Tables {
  public:
@@ -86,6 +89,12 @@ class Tables {
 
  private:
   friend class Arrival;
+  friend class Loading;
+  friend Status save(const Tables& tables, const std::string& folder, const Saved& saved,
+                     Rank server);
+  friend Status load(Tables& tables, const std::string& folder,
+                     const std::function<bool(std::uint64_t key)>& mine,
+                     const arena::Position& position);
   struct State;
   explicit Tables(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;

@@ -53,7 +53,9 @@ class Planner {
     if (is_finished(copy.holder)) return Act::kReceive;
     if (whole && copy.version + 1 == to && copy.staged == to) return Act::kFinish;
     const bool is_new = copy.clean && copy.version == kNoVersion;
-    if (to == 0 && is_new && is_rank(copy.holder) && shard.starts_alone) return Act::kBegin;
+    // Once a step was made, nobody begins anew beside others that still have version 0.
+    const bool may_begin = to == 0 && table_.reached == 0 && shard.starts_alone;
+    if (may_begin && is_new && is_rank(copy.holder)) return Act::kBegin;
     return Act::kReceive;
   }
 

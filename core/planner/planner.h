@@ -31,7 +31,8 @@ struct Copy {
 struct Shard {
   std::string name;
   std::vector<Copy> copies;  // At most one for each holder.
-  // Each rank makes version 0 of this shard itself, without a copy of another rank.
+  // Each rank makes version 0 of this shard itself, without a copy of another rank, until a step
+  // was made.
   bool starts_alone = false;
 };
 

@@ -108,7 +108,7 @@ bool reachable(const Table& table, Version v) {
       if (copy.holder >= table.ranks || can_give(table, copy, v)) continue;
       if (is_finished(table, copy.holder)) return false;
       const bool fresh = copy.clean && copy.version == kNoVersion;
-      if (shard.starts_alone && v == 0 && fresh) continue;
+      if (shard.starts_alone && v == 0 && table.reached == 0 && fresh) continue;
       if (std::none_of(shard.copies.begin(), shard.copies.end(),
                        [&](const Copy& c) { return can_give(table, c, v); })) {
         return false;

@@ -1,0 +1,357 @@
+#include "table/saved.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <system_error>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/text.h"
+#include "os/errors.h"
+#include "os/fd.h"
+#include "os/files.h"
+#include "table/state.h"
+
+namespace holdfast::table {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kManifest = "tables.json";
+constexpr const char* kTitleOfManifest = "holdfast tables 1";
+constexpr std::uint64_t kLongestHeader = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMostServers = 10000;
+constexpr std::size_t kBlock = std::size_t{1} << 20;
+
+Error unusable(const std::string& path, const std::string& what) {
+  return {Blame::kUser, cat(path, " is no file of saved tables that can be used: ", what)};
+}
+
+// One of a file's tensors: a part of each row.
+struct Part {
+  std::string name;
+  const char* type;
+  std::vector<std::uint64_t> shape;  // The first is the number of rows.
+  std::uint64_t bytes = 0;           // Of one row.
+  std::uint64_t at = 0;              // Where it begins, behind the header.
+};
+
+std::vector<Part> parts_of(const Spec& spec, std::uint64_t rows) {
+  const char* const type = spec.type == Type::kFloat32 ? "F32" : "BF16";
+  std::vector<Part> parts{{"keys", "I64", {rows}, sizeof(std::uint64_t)},
+                          {"rows", type, {rows, spec.values}, spec.value_bytes()}};
+  if (const std::uint64_t floats = spec.state_floats(); floats > 0) {
+    parts.push_back({"state", "F32", {rows, floats}, floats * sizeof(float)});
+  }
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    parts[i].at = parts[i - 1].at + rows * parts[i - 1].bytes;
+  }
+  return parts;
+}
+
+Json header_of(const Spec& spec, const std::vector<Part>& parts, std::uint64_t updates) {
+  Json header;
+  header["__metadata__"] = {
+      {"table", spec.name}, {"table_of", to_text(std::span(&spec, 1))}, {"updates", cat(updates)}};
+  for (const Part& part : parts) {
+    const std::uint64_t rows = part.shape.front();
+    header[part.name] = {{"dtype", part.type},
+                         {"shape", part.shape},
+                         {"data_offsets", {part.at, part.at + rows * part.bytes}}};
+  }
+  return header;
+}
+
+bool write_block(int file, std::span<const std::byte> bytes) {
+  return os::write_all(file, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+}
+
+// The rows of a table, part by part. False: errno says why not.
+bool write_rows(int file, const Table& table, std::uint64_t rows) {
+  if (!write_block(file, std::as_bytes(std::span(table.keys, rows)))) return false;
+  const Spec& spec = *table.spec;
+  std::vector<std::byte> block;
+  const auto write_each = [&](std::size_t offset, std::size_t bytes) {
+    block.clear();
+    for (std::uint64_t row = 0; row < rows && bytes > 0; ++row) {
+      const std::byte* const from = table.row(row) + offset;
+      block.insert(block.end(), from, from + bytes);
+      if (block.size() < kBlock && row + 1 < rows) continue;
+      if (!write_block(file, block)) return false;
+      block.clear();
+    }
+    return true;
+  };
+  return write_each(0, spec.value_bytes()) &&
+         write_each(spec.state_offset(), spec.state_floats() * sizeof(float));
+}
+
+bool sync_folder(const std::string& folder) {
+  const os::Fd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return opened && ::fsync(opened.get()) == 0;
+}
+
+Status write_file(const std::string& path, const Table& table, std::uint64_t rows,
+                  std::uint64_t updates) {
+  std::string header = header_of(*table.spec, parts_of(*table.spec, rows), updates).dump();
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  const std::uint64_t length = header.size();
+  const std::string draft = path + ".new";
+  const auto failed = [&] {
+    const Error error = os::system_error(cat("cannot write ", path), errno);
+    ::unlink(draft.c_str());
+    return error;
+  };
+  const os::Fd file(::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!file) return failed();
+  const bool is_written = write_block(file.get(), std::as_bytes(std::span(&length, 1))) &&
+                          os::write_all(file.get(), header) &&
+                          write_rows(file.get(), table, rows) && ::fsync(file.get()) == 0;
+  if (!is_written || ::rename(draft.c_str(), path.c_str()) != 0) return failed();
+  return {};
+}
+
+// A file's head that was read and found right.
+struct Opened {
+  os::Fd file;
+  std::vector<Part> parts;
+  std::uint64_t rows = 0;
+  std::uint64_t updates = 0;
+};
+
+bool read_block(int file, std::uint64_t offset, std::span<std::byte> to) {
+  while (!to.empty()) {
+    const ssize_t got = ::pread(file, to.data(), to.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    offset += static_cast<std::uint64_t>(got);
+    to = to.subspan(static_cast<std::size_t>(got));
+  }
+  return true;
+}
+
+Result<Opened> open_file(const std::string& path, const Spec& spec) {
+  Opened opened{.file = os::Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), .parts = {}};
+  std::uint64_t length = 0;
+  const int file = opened.file.get();
+  if (!opened.file) return os::system_error(cat("cannot open ", path), errno);
+  const auto bytes = static_cast<std::uint64_t>(std::max<off_t>(::lseek(file, 0, SEEK_END), 0));
+  const bool has_length = read_block(file, 0, std::as_writable_bytes(std::span(&length, 1)));
+  if (!has_length || length > kLongestHeader || length > bytes) {
+    return unusable(path, "it does not begin as a safetensors file");
+  }
+  std::string text(length, '\0');
+  if (!read_block(file, sizeof length, std::as_writable_bytes(std::span(text)))) {
+    return unusable(path, "it is cut short");
+  }
+  const Json header = Json::parse(text, nullptr, false);
+  const Json::json_pointer of("/__metadata__/table_of");
+  const Json::json_pointer updates("/__metadata__/updates");
+  const Json::json_pointer shape("/keys/shape/0");
+  if (!header.is_object() || !header.contains(of) || !header[of].is_string() ||
+      !header.contains(updates) || !header[updates].is_string() || !header.contains(shape) ||
+      !header[shape].is_number_unsigned()) {
+    return unusable(path, "its header does not describe a table");
+  }
+  std::vector<Spec> there;
+  if (!from_text(header[of].get<std::string>(), there) || there.size() != 1) {
+    return unusable(path, "its table is described in a form that is unknown here");
+  }
+  const std::string other = difference(there, std::span(&spec, 1));
+  if (!other.empty()) return unusable(path, cat("it is of another table: ", other));
+  opened.rows = header[shape].get<std::uint64_t>();
+  const auto counted = header[updates].get<std::string>();
+  const char* const end = counted.data() + counted.size();
+  const auto read = std::from_chars(counted.data(), end, opened.updates);
+  if (read.ec != std::errc() || read.ptr != end || opened.rows > bytes / sizeof(std::uint64_t)) {
+    return unusable(path, "its header has numbers that make no sense");
+  }
+  opened.parts = parts_of(spec, opened.rows);
+  const Part& last = opened.parts.back();
+  const bool fits = header_of(spec, opened.parts, opened.updates) == header &&
+                    sizeof length + length + last.at + opened.rows * last.bytes == bytes;
+  if (!fits) return unusable(path, "its header does not fit its size");
+  for (Part& part : opened.parts) part.at += sizeof length + length;
+  return opened;
+}
+
+}  // namespace
+
+std::string Saved::file(std::size_t table, Rank server) const {
+  return cat("table-", table, ".", server, "-of-", servers, ".step-", step, ".safetensors");
+}
+
+Status save(const Tables& tables, const std::string& folder, const Saved& saved, Rank server) {
+  HF_ASSERT(tables.version() == saved.step);
+  if (Status made = os::make_directories(folder); !made) return made;
+  for (std::size_t t = 0; t < saved.specs.size(); ++t) {
+    const std::string path = folder + "/" + saved.file(t, server);
+    Status written = write_file(path, tables.state_->tables[t], tables.rows(t), tables.updates(t));
+    if (!written) return written;
+  }
+  if (!sync_folder(folder)) return os::system_error(cat("cannot sync ", folder), errno);
+  return {};
+}
+
+Status save_manifest(const std::string& folder, const Saved& saved) {
+  Json all = Json::array();
+  std::vector<std::string> known;
+  for (std::size_t t = 0; t < saved.specs.size(); ++t) {
+    Json files = Json::array();
+    for (Rank server = 0; server < saved.servers; ++server) {
+      known.push_back(saved.file(t, server));
+      files.push_back(known.back());
+      if (::access((folder + "/" + known.back()).c_str(), F_OK) == 0) continue;
+      return Error{Blame::kUser, cat("the parameter server number ", server,
+                                     " has saved its rows, but ", folder, "/", known.back(),
+                                     " is not here: tables have to be saved in a folder that "
+                                     "all hosts share")};
+    }
+    all.push_back({{"name", saved.specs[t].name}, {"files", files}});
+  }
+  const Json manifest = {{"format", kTitleOfManifest},
+                         {"step", saved.step},
+                         {"servers", saved.servers},
+                         {"tables", all},
+                         {"specifications", to_text(saved.specs)}};
+  const std::string text =
+      manifest.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  Status written = os::write_file_atomically(folder + "/" + kManifest, text, 0644);
+  if (!written) return written;
+  for (const std::string& name : os::names_in(folder)) {
+    const bool is_saved = name.starts_with("table-") && name.find(".safetensors") != name.npos;
+    if (!is_saved || std::find(known.begin(), known.end(), name) != known.end()) continue;
+    ::unlink((folder + "/" + name).c_str());
+  }
+  return {};
+}
+
+Result<Saved> read_manifest(const std::string& folder) {
+  const std::string path = folder + "/" + kManifest;
+  const auto text = os::read_file(path);
+  if (!text) {
+    return Error{Blame::kUser,
+                 cat("there are no saved tables in ", folder, ": ", path, " can not be read")};
+  }
+  const Json json = Json::parse(*text, nullptr, false);
+  const bool is_known = json.is_object() && json.value("format", Json()) == kTitleOfManifest &&
+                        json.value("step", Json()).is_number_unsigned() &&
+                        json.value("servers", Json()).is_number_unsigned() &&
+                        json.value("specifications", Json()).is_string();
+  Saved saved;
+  if (!is_known || !from_text(json["specifications"].get<std::string>(), saved.specs) ||
+      json["servers"].get<std::uint64_t>() > kMostServers) {
+    return unusable(path, "it is damaged, or of another release");
+  }
+  saved.step = json["step"].get<std::uint64_t>();
+  saved.servers = json["servers"].get<Rank>();
+  return saved;
+}
+
+// Fills one table of a server from the files of all servers that have saved it.
+class Loading {
+ public:
+  Loading(Tables::State& state, Table& table, const std::function<bool(std::uint64_t)>& mine)
+      : state_(state), table_(table), mine_(mine) {}
+
+  Status add(const std::string& path) {
+    auto opened = open_file(path, *table_.spec);
+    if (!opened) return opened.error();
+    if (updates_ && *updates_ != opened->updates) {
+      return unusable(path, "it is of another step than the files beside it");
+    }
+    updates_ = opened->updates;
+    constexpr std::uint64_t kRows = 4096;
+    for (std::uint64_t from = 0; from < opened->rows; from += kRows) {
+      Status added = add(path, *opened, from, std::min(kRows, opened->rows - from));
+      if (!added) return added;
+    }
+    return {};
+  }
+
+  // The rows are found by their keys from here on.
+  Status end() {
+    if (Status taken = state_.reserve_rows(table_, rows_); !taken) return taken;
+    table_.index.grow(0, rows_);
+    state_.drop_older_indexes(table_);
+    for (std::uint64_t row = 0; row < rows_; ++row) {
+      if (table_.index.find(table_.keys[row], rows_) == row) continue;
+      return Error{Blame::kUser, cat("table ", table_.spec->name, " was saved with key ",
+                                     table_.keys[row], " twice")};
+    }
+    table_.words->rows[0] = rows_;
+    table_.words->touched[0] = 0;
+    table_.words->arguments[0] = {.update_count = updates_.value_or(0)};
+    return {};
+  }
+
+ private:
+  Status add(const std::string& path, const Opened& opened, std::uint64_t from,
+             std::uint64_t count) {
+    std::vector<std::vector<std::byte>> blocks;
+    for (const Part& part : opened.parts) {
+      auto& block = blocks.emplace_back(count * part.bytes);
+      if (!read_block(opened.file.get(), part.at + from * part.bytes, block)) {
+        return unusable(path, "it can not be read to its end");
+      }
+    }
+    for (std::uint64_t i = 0; i < count; ++i) {
+      std::uint64_t key = 0;
+      std::memcpy(&key, blocks[0].data() + i * sizeof key, sizeof key);
+      if (!mine_(key)) continue;
+      if (Status taken = state_.reserve_rows(table_, rows_ + 1); !taken) return taken;
+      table_.keys[rows_] = key;
+      std::byte* const row = table_.row(rows_++);
+      std::memset(row, 0, table_.spec->row_bytes());
+      std::memcpy(row, blocks[1].data() + i * opened.parts[1].bytes, opened.parts[1].bytes);
+      if (blocks.size() < 3) continue;
+      std::memcpy(row + table_.spec->state_offset(), blocks[2].data() + i * opened.parts[2].bytes,
+                  opened.parts[2].bytes);
+    }
+    return {};
+  }
+
+  Tables::State& state_;
+  Table& table_;
+  const std::function<bool(std::uint64_t)>& mine_;
+  std::uint64_t rows_ = 0;
+  std::optional<std::uint64_t> updates_;  // As all files say.
+};
+
+Status load(Tables& tables, const std::string& folder,
+            const std::function<bool(std::uint64_t key)>& mine, const arena::Position& position) {
+  HF_ASSERT(tables.fresh());
+  const auto saved = read_manifest(folder);
+  if (!saved) return saved.error();
+  const std::string other = difference(saved->specs, tables.specs());
+  if (!other.empty()) {
+    return Error{Blame::kUser, cat("the tables saved in ", folder, " (there) are others than this ",
+                                   "program's (here): ", other)};
+  }
+  Tables::State& state = *tables.state_;
+  for (std::size_t t = 0; t < state.tables.size(); ++t) {
+    Loading loading(state, state.tables[t], mine);
+    for (Rank server = 0; server < saved->servers; ++server) {
+      Status added = loading.add(folder + "/" + saved->file(t, server));
+      if (!added) return added;
+    }
+    if (Status ended = loading.end(); !ended) return ended;
+  }
+  Header& header = state.header();
+  header.positions[0] = position;
+  arena::publish(header.updating, std::uint64_t{0});
+  arena::publish(header.staged, Version{0});
+  arena::publish(header.version, Version{0});
+  return {};
+}
+
+}  // namespace holdfast::table

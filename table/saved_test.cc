@@ -1,0 +1,217 @@
+// Saved tables: whoever loads them goes on with the same bits, with any number of servers.
+#include "table/saved.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/prng.h"
+#include "base/text.h"
+#include "os/files.h"
+#include "table/testing.h"
+
+namespace holdfast::table {
+namespace {
+
+using testing::arguments_of;
+using testing::Directory;
+using testing::Push;
+using testing::push_of;
+
+std::vector<Spec> saved_specs() {
+  return {{.name = "odd/name", .values = 7, .optimizer = {.rule = Optimizer::Rule::kAdam}},
+          {.name = "half",
+           .values = 5,
+           .type = Type::kBfloat16,
+           .optimizer = {.rule = Optimizer::Rule::kRowAdagrad}},
+          {.name = "plain", .values = 2},
+          {.name = "never touched", .values = 4}};
+}
+
+// The tables of some servers.
+struct Servers {
+  Servers(const Directory& folder, const std::string& name, std::size_t count,
+          const std::vector<Spec>& specs = saved_specs()) {
+    for (std::size_t s = 0; s < count; ++s) {
+      auto made = Tables::open(folder.file(cat(name, s)), specs, 5);
+      EXPECT_TRUE(made) << made.error().what;
+      all.push_back(*std::move(made));
+    }
+  }
+  [[nodiscard]] auto mine(std::size_t server) const {
+    return [server, count = all.size()](std::uint64_t key) { return mix(key) % count == server; };
+  }
+  void begin() {
+    for (Tables& tables : all) tables.begin(0, {});
+  }
+  // Steps of the job from `from` on, whatever the versions are called here.
+  void make_steps(Version from, Version to) {
+    for (Version n = from; n <= to; ++n) {
+      for (std::size_t s = 0; s < all.size(); ++s) {
+        for (std::size_t t = 0; t < 3; ++t) add(s, t, n);
+        const Version next = all[s].version() + 1;
+        ASSERT_TRUE(all[s].stage(next, {}, std::vector<Arguments>(4, arguments_of(n))));
+        all[s].update(1);
+      }
+    }
+  }
+  void add(std::size_t s, std::size_t t, Version n) {
+    const Spec& spec = all[s].specs()[t];
+    const Push push = push_of(n, spec, 2000, 1000);
+    Push own;
+    for (std::size_t i = 0; i < push.keys.size(); ++i) {
+      if (!mine(s)(push.keys[i])) continue;
+      own.keys.push_back(push.keys[i]);
+      const auto gradient = push.gradients.begin() + static_cast<std::ptrdiff_t>(i * spec.values);
+      own.gradients.insert(own.gradients.end(), gradient, gradient + spec.values);
+    }
+    ASSERT_TRUE(all[s].add(t, own.keys, own.gradients));
+  }
+  [[nodiscard]] std::uint64_t digest() const {
+    std::uint64_t sum = 0;
+    for (const Tables& tables : all) sum += tables.digest();
+    return sum;
+  }
+  void save(const std::string& folder) const {
+    const Saved saved{all[0].specs(), all[0].version(), static_cast<Rank>(all.size())};
+    for (std::size_t s = 0; s < all.size(); ++s) {
+      const Status is_saved = table::save(all[s], folder, saved, static_cast<Rank>(s));
+      ASSERT_TRUE(is_saved) << is_saved.error().what;
+    }
+    const Status written = save_manifest(folder, saved);
+    ASSERT_TRUE(written) << written.error().what;
+  }
+  [[nodiscard]] Status load(const std::string& folder) {
+    for (std::size_t s = 0; s < all.size(); ++s) {
+      if (Status done = table::load(all[s], folder, mine(s), {}); !done) return done;
+    }
+    return {};
+  }
+
+  std::vector<Tables> all;
+};
+
+// Everything that a file says, read as the format's description has it.
+nlohmann::json header_in(const std::string& path, std::string& data) {
+  const auto text = os::read_file(path);
+  EXPECT_TRUE(text) << path;
+  std::uint64_t length = 0;
+  std::memcpy(&length, text->data(), sizeof length);
+  data = text->substr(sizeof length + length);
+  return nlohmann::json::parse(text->substr(sizeof length, length));
+}
+
+TEST(SavedTables, AnyNumberOfServersGoesOnWithTheSameBits) {
+  const Directory folder;
+  Servers all(folder, "all", 2);
+  all.begin();
+  all.make_steps(1, 4);
+  all.save(folder.file("saved"));
+  all.make_steps(5, 8);
+  for (const std::size_t count : {1UL, 2UL, 3UL}) {
+    Servers later(folder, cat("later", count, "-"), count);
+    const Status loaded = later.load(folder.file("saved"));
+    ASSERT_TRUE(loaded) << loaded.error().what;
+    EXPECT_EQ(later.all[0].version(), 0U);
+    EXPECT_EQ(later.all[0].updates(0), 4U);
+    later.make_steps(5, 8);
+    EXPECT_EQ(later.digest(), all.digest()) << count;
+  }
+}
+
+TEST(SavedTables, AreSafetensors) {
+  const Directory folder;
+  Servers all(folder, "all", 1);
+  all.begin();
+  all.make_steps(1, 2);
+  all.save(folder.file("saved"));
+  std::string data;
+  const auto header = header_in(folder.file("saved/table-0.0-of-1.step-2.safetensors"), data);
+  const std::uint64_t rows = all.all[0].rows(0);
+  EXPECT_EQ(header["__metadata__"]["table"], "odd/name");
+  EXPECT_EQ(header["keys"]["dtype"], "I64");
+  EXPECT_EQ(header["rows"]["shape"], (std::vector<std::uint64_t>{rows, 7}));
+  EXPECT_EQ(header["state"]["shape"], (std::vector<std::uint64_t>{rows, 14}));
+  std::vector<std::uint64_t> keys(rows);
+  std::memcpy(keys.data(), data.data() + header["keys"]["data_offsets"][0].get<std::size_t>(),
+              rows * sizeof keys[0]);
+  std::vector<float> expected(rows * 7);
+  all.all[0].read(0, keys, expected);
+  EXPECT_EQ(std::memcmp(data.data() + header["rows"]["data_offsets"][0].get<std::size_t>(),
+                        expected.data(), expected.size() * sizeof(float)),
+            0);
+  EXPECT_EQ(data.size(), header["state"]["data_offsets"][1].get<std::size_t>());
+}
+
+TEST(SavedTables, TheNextSaveTakesTheirPlace) {
+  const Directory folder;
+  const std::string saved = folder.file("saved");
+  Servers all(folder, "all", 1);
+  all.begin();
+  all.save(saved);
+  all.make_steps(1, 1);
+  std::ofstream(saved + "/notes.txt") << "of the user";
+  std::ofstream(saved + "/table-9.0-of-1.step-0.safetensors.new") << "of a save that was killed";
+  all.save(saved);
+  EXPECT_EQ(os::names_in(saved).size(), 4U + 2U);  // The manifest, and the user's file.
+  const auto manifest = read_manifest(saved);
+  ASSERT_TRUE(manifest);
+  EXPECT_EQ(manifest->step, 1U);
+}
+
+void replace_in(const std::string& path, const std::string& what, const std::string& with) {
+  auto text = *os::read_file(path);
+  const auto at = text.find(what);
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, what.size(), with);
+  std::ofstream(path) << text;
+}
+
+TEST(SavedTables, NameWhatIsWrong) {
+  const Directory folder;
+  const std::string saved = folder.file("saved");
+  const std::string file = saved + "/table-0.0-of-2.step-1.safetensors";
+  int tried = 0;
+  const auto refusal = [&](const std::vector<Spec>& specs = saved_specs()) {
+    Servers later(folder, cat("later", tried++), 1, specs);
+    const Status loaded = later.load(saved);
+    EXPECT_TRUE(loaded || later.all[0].fresh());
+    return loaded ? std::string() : loaded.error().what;
+  };
+  const auto save_anew = [&] {
+    Servers all(folder, cat("all", tried++), 2);
+    all.begin();
+    all.make_steps(1, 1);
+    all.save(saved);
+  };
+  EXPECT_NE(refusal().find("there are no saved tables in"), std::string::npos);
+  save_anew();
+  EXPECT_EQ(refusal(), "");
+  auto others = saved_specs();
+  others[0].values = 8;
+  EXPECT_NE(refusal(others).find("table odd/name has 7 values in a row there and 8 here"),
+            std::string::npos)
+      << refusal(others);
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1);
+  EXPECT_NE(refusal().find("its header does not fit its size"), std::string::npos);
+  save_anew();
+  replace_in(file, "\"updates\":\"1\"", "\"updates\":\"2\"");
+  EXPECT_NE(refusal().find("of another step than"), std::string::npos) << refusal();
+  save_anew();
+  std::filesystem::copy_file(file, saved + "/table-0.1-of-2.step-1.safetensors",
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_NE(refusal().find("twice"), std::string::npos) << refusal();
+  std::filesystem::remove(file);
+  EXPECT_NE(refusal().find("cannot open"), std::string::npos);
+  std::ofstream(file) << "not such a file";
+  EXPECT_NE(refusal().find("does not begin as a safetensors file"), std::string::npos);
+  std::ofstream(saved + "/tables.json") << "{\"format\": 1}";
+  EXPECT_NE(refusal().find("damaged, or of another release"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace holdfast::table
