@@ -47,7 +47,7 @@ def before_import(help_to_save: Callable[[], NoReturn]) -> None:
     if role in SERVING and not _script.sets_tls():
         import holdfast
 
-        holdfast.init()  # Serves the job and exits in here.
+        holdfast.init().place  # noqa: B018 - serves the job and exits in here.
     rehearses = bool(os.environ.get("HOLDFAST_REHEARSE"))
     if role == "MS_WORKER" and _switches.gasp(os.environ) and not rehearses:
         replaces = int(os.environ.get("HOLDFAST_ATTEMPT") or 0) > 1
