@@ -169,7 +169,9 @@ else:
             made(state.n)
 
 values = [p.asnumpy().tobytes() for p in net.trainable_params()]
+slots = getattr(optimizer, "moments", getattr(optimizer, "accum", ()))
 result = {
+    "slots": max((float(np.abs(p.asnumpy()).max()) for p in slots), default=0.0),
     "digest": hashlib.sha256(b"".join(values)).hexdigest(),
     "loss": hashlib.sha256(b"".join(losses[-3:])).hexdigest(),
 }

@@ -72,9 +72,7 @@ def _contexts(engine: Engine) -> None:
 
     def set_context(**named: Any) -> None:
         if "enable_ps" in named:
-            wanted = named.pop("enable_ps")
-            if not isinstance(wanted, bool):
-                raise TypeError(f"set_ps_context: 'enable_ps' must be bool, but got {wanted!r}")
+            wanted = named.pop("enable_ps")  # MindSpore has checked that it is a bool.
             if wanted:
                 _see_servers(engine)
             served.enabled = wanted
