@@ -30,11 +30,16 @@ class Network(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
         self.fc1 = nn.Dense(30, 200)  # More values than a row has.
+        if CONFIG.get("lookup"):
+            self.table = nn.EmbeddingLookup(60, 200, target="CPU")
         self.fc2 = nn.Dense(200, 7)
         self.relu = nn.ReLU()
 
     def construct(self, x):  # type: ignore[no-untyped-def]
-        return self.fc2(self.relu(self.fc1(x)))
+        out = self.relu(self.fc1(x))
+        if CONFIG.get("lookup"):
+            out = out + self.table(ops.cast(x[:, 0] * 20 + x[0, 1] * 30, ms.int32))
+        return self.fc2(out)
 
 
 def processes_of(role: bytes) -> list[int]:
@@ -105,7 +110,11 @@ if CONFIG.get("seed", True):
 net = Network()
 if not CONFIG.get("without"):
     (net.fc2 if CONFIG.get("part") else net).set_param_ps()
+    if CONFIG.get("lookup"):
+        net.table.embedding_table.set_param_ps(init_in_server=True)
 optimizer = optimizer_of(net)
+if CONFIG.get("lookup"):
+    optimizer.target = "CPU"  # Else MindSpore updates a row wrongly that comes twice in a batch.
 loss_fn = nn.MSELoss()
 losses: list[bytes] = []
 

@@ -85,6 +85,9 @@ def test_mindspore_served_parameters_have_the_bits_of_mindspores_own_momentum(
         ({"optimizer": "Adam"}, 1e-4),
         ({"optimizer": "LazyAdam"}, 1e-4),
         ({"optimizer": "FTRL"}, 1e-6),
+        ({"optimizer": "FTRL", "lookup": True}, 1e-6),  # Untouched rows stay as they began.
+        ({"optimizer": "LazyAdam", "lookup": True}, 5e-4),
+        ({"optimizer": "Adam", "lookup": True, "loop": "model"}, 5e-4),
     ],
     ids=str,
 )
@@ -239,7 +242,7 @@ def test_mindspore_what_servers_do_not_offer_is_refused_by_name(tmp_path: Path) 
         "TypeError The parameter 'enable_ps' must be <class 'bool'>, but got <class 'int'>",
         steps,
         "RuntimeError Parameter server is not supported in PyNative mode: ",
-        "UserError set_param_ps(init_in_server=True) of 'weight' is not offered: ",
+        "UserError set_param_ps(init_in_server=True) of 'weight': only the embedding_table of an nn.E",
         "nothing",  # Its weights are float32.
         "UserError parameter 'half' is of type Float16: servers keep Float32",
         "UserError parameter 'large' has 8004 bytes: the size of a weight with set_param_ps() must "

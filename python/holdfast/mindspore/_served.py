@@ -25,7 +25,7 @@ from holdfast.mindspore._image import memory
 if TYPE_CHECKING:
     from holdfast.mindspore._engine import Engine
 
-_MOST_VALUES: Final = 4096  # Of a row.
+MOST_VALUES: Final = 4096  # Of a row.
 _FRESH: Final = struct.Struct("?")
 
 Array = Any  # numpy.ndarray
@@ -34,13 +34,24 @@ Array = Any  # numpy.ndarray
 class Part:
     """Parameters that one table holds, since one optimizer updates them by one learning rate."""
 
-    def __init__(self, parameters: Sequence[Any], optimizer: _tables.Optimizer, rate: int) -> None:
-        """`rate`: the place of their learning rate among those that the optimizer gives."""
+    def __init__(
+        self,
+        parameters: Sequence[Any],
+        optimizer: _tables.Optimizer,
+        rate: int,
+        lazy: bool = False,
+    ) -> None:
+        """`rate`: the place of their learning rate among those that the optimizer gives.
+
+        `lazy`: this is one table of embeddings, of which a step updates only the rows that have a
+        gradient.
+        """
         self.parameters = list(parameters)
+        self._lazy = lazy
         self.rate = rate
         ends = np.cumsum([parameter.size for parameter in self.parameters])
         self._ranges = list(zip([0, *map(int, ends[:-1])], map(int, ends)))
-        values = min(int(ends[-1]), _MOST_VALUES)
+        values = int(self.parameters[0].shape[-1]) if lazy else min(int(ends[-1]), MOST_VALUES)
         self.rows = -(-int(ends[-1]) // values)
         self._flat = np.zeros(self.rows * values, np.float32)  # The rest of the last row is 0.
         self._keys = np.arange(self.rows, dtype=np.uint64)
@@ -72,7 +83,12 @@ class Part:
         """Push what fill() took, as gradients; return the status."""
         assert self._table is not None and self.learning_rate is not None
         self._table.set(self.learning_rate, 0.0)
-        return self._table.push(self._keys.ctypes.data, self.rows, self._flat.ctypes.data)
+        keys, gradients = self._keys, self._flat
+        if self._lazy:
+            by_row = gradients.reshape(self.rows, -1)
+            keys = keys[by_row.any(axis=1)]
+            gradients = by_row[keys]
+        return self._table.push(keys.ctypes.data, len(keys), gradients.ctypes.data)
 
     def assign(self, gives: bool) -> int:
         """Have the rows begin with what fill() took, if this worker is the one that gives it."""
@@ -90,6 +106,7 @@ class Served:
         self.enabled = False  # By set_ps_context(enable_ps=True).
         self.parts: list[Part] = []
         self.ids: dict[int, Any] = {}  # Parameters that set_param_ps() has named.
+        self.lookups: dict[int, Any] = {}  # By the id of their table: each nn.EmbeddingLookup.
         self.compiled = False  # A graph was compiled that updates served parameters.
         self.others = False  # There is an optimizer with parameters that are not served.
         self._fresh = True  # This process has not agreed with the others on first values.

@@ -18,7 +18,7 @@ from holdfast._tables import Rule
 from holdfast.mindspore import _operators
 from holdfast.mindspore._engine import Engine
 from holdfast.mindspore._imported import COMPILERS, either, imported
-from holdfast.mindspore._served import Part, Served
+from holdfast.mindspore._served import MOST_VALUES, Part, Served
 
 _MOST_BYTES: Final = 2**31 - 1  # Of a parameter: MindSpore's INT_MAX.
 _HOW: Final = (
@@ -116,10 +116,16 @@ def _names(engine: Engine) -> None:
                 "Parameter server is not supported in PyNative mode: "
                 "set_context(mode=GRAPH_MODE) comes before set_param_ps()"
             )
-        if init_in_server:
+        lookup = served.lookups.get(id(self))
+        if init_in_server and (lookup is None or lookup.sparse is False):
             raise UserError(
-                f"set_param_ps(init_in_server=True) of '{self.name}' is not offered: a worker "
-                "gives the first values; leave init_in_server out"
+                f"set_param_ps(init_in_server=True) of '{self.name}': only the embedding_table of "
+                "an nn.EmbeddingLookup(target='CPU') can be initialized on a server"
+            )
+        if init_in_server:
+            engine.say_once(
+                "init_in_server=True has no effect: rank 0 gives the servers the first values, and "
+                "each worker holds a copy of the table"
             )
         if self.nbytes > _MOST_BYTES:
             raise UserError(
@@ -131,12 +137,29 @@ def _names(engine: Engine) -> None:
                 f"parameter '{self.name}' is of type {self.dtype}: servers keep Float32"
             )
         served.ids[id(self)] = self
+        if lookup is not None:
+            # A sparse gradient's indices and values can not be given to an operator of ours: the
+            # compiler of 2.10 crashes. So the lookup's gradient is dense.
+            lookup.gatherv2, lookup.target = ops.Gather(), "DEVICE"
 
     def of_cell(self: Any, recurse: bool = True, init_in_server: bool = False) -> None:
         for parameter in self.trainable_params(recurse):
             parameter.set_param_ps(init_in_server)
 
+    _watch_lookups(served)
     Parameter.set_param_ps, nn.Cell.set_param_ps = of_parameter, of_cell
+
+
+def _watch_lookups(served: Served) -> None:
+    kind = nn.EmbeddingLookup
+    usual = kind.__init__
+
+    @_as(usual)
+    def init(self: Any, *given: Any, **named: Any) -> None:
+        usual(self, *given, **named)
+        served.lookups[id(self.embedding_table)] = self
+
+    kind.__init__ = init
 
 
 # ---- Optimizers ----------------------------------------------------------------------------------
@@ -180,6 +203,22 @@ def _ftrl(o: Any) -> _tables.Optimizer:
     return _tables.Optimizer(
         Rule.FTRL, mindspore=True, l1=o.l1, l2=o.l2, initial_accumulator=first
     )
+
+
+def _is_lazy(optimizer: Any) -> bool:
+    """Return whether MindSpore updates only the rows of a table that have a gradient."""
+    is_lazy_adam = isinstance(optimizer, nn.Adam) and optimizer.use_lazy
+    return isinstance(optimizer, (nn.LazyAdam, nn.FTRL)) or is_lazy_adam
+
+
+def _check_lazy(optimizer: Any, parameter: Any) -> None:
+    if optimizer.exec_weight_decay:
+        _refuse(optimizer, f"weight_decay for the table '{parameter.name}' of an EmbeddingLookup")
+    if parameter.shape[-1] > MOST_VALUES:
+        raise UserError(
+            f"the table '{parameter.name}' has rows of {parameter.shape[-1]} values; servers keep "
+            f"rows of up to {MOST_VALUES}"
+        )
 
 
 def _watch(served: Served, kind: Any, rule: Callable[[Any], _tables.Optimizer]) -> None:
@@ -242,11 +281,17 @@ def _operator(served: Served, optimizer: Any, rule: _tables.Optimizer) -> Any:
     listed = list(optimizer.parameters)
     count = len(listed)
     rates = range(count) if optimizer.is_group_lr else [0] * count
-    places: dict[Any, list[int]] = {}
+    places: dict[tuple[int, bool, int], list[int]] = {}
     for i in range(count):
-        key = id(optimizer.group_lr[i]) if optimizer.is_group_lr else 0
-        places.setdefault(key, []).append(i)
-    parts = [Part([listed[i] for i in at], rule, rates[at[0]]) for at in places.values()]
+        rate = id(optimizer.group_lr[i]) if optimizer.is_group_lr else 0
+        lazy = _is_lazy(optimizer) and id(listed[i]) in served.lookups
+        if lazy:
+            _check_lazy(optimizer, listed[i])
+        places.setdefault((rate, lazy, i if lazy else 0), []).append(i)
+    parts = [
+        Part([listed[i] for i in at], rule, rates[at[0]], lazy)
+        for (_, lazy, _), at in places.items()
+    ]
     for part in parts:
         served.add(part)
 
