@@ -1,8 +1,8 @@
 """Train a small network whose parameters servers keep, as programs of former MindSpore do.
 
 mindspore_served.py CONFIG: `loop` (model, own, state), `optimizer`, `part` (the first layer is not
-served), `schedule` (the learning rate changes), `seed` (else each worker begins otherwise), `steps`,
-`kills`: [step, place, victims]. The lowest rank that comes there, once, kills the victims.
+served), `schedule` (the learning rate changes), `seed` (else each worker begins otherwise),
+`steps`, `kills`: [step, place, victims]. Who comes there first kills the victims.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""LeNet as former MindSpore's tutorial of parameter servers trains it; nothing of Holdfast is in it.
+"""LeNet as former MindSpore's tutorial of parameter servers trains it.
 
-The same file is started in every role. All workers read the same samples.
+Nothing of Holdfast is in it. It is started in every role. All workers read the same samples.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class TableClient {
 
   // As push(), of values with which rows begin: each row of these keys has them after the step, and
   // its optimizer's state and Adam's count begin anew. For each key one worker gives the values.
-  // Error (kUser): also if gradients for the table were pushed in this step, or the other way round.
+  // Error (kUser): also if the step has gradients for the table, as push() if it has first values.
   [[nodiscard]] Result<collective::Verdict> assign(std::size_t t,
                                                    std::span<const std::uint64_t> keys,
                                                    std::span<const float> values);

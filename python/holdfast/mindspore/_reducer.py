@@ -71,20 +71,20 @@ def init(
 def construct(self, grads):  # type: ignore[no-untyped-def]
     """Sum over the ranks in their order, in float32 as MindSpore does."""
     if self.any_served:
-        return without_served(self, grads)
-    return exchanged(self, grads)
+        return without_served(self, grads)  # type: ignore[no-untyped-call]
+    return exchanged(self, grads)  # type: ignore[no-untyped-call]
 
 
 def without_served(self, grads):  # type: ignore[no-untyped-def]
     """Exchange the gradients of those parameters that no parameter server keeps."""
-    mine = ()
+    mine: Any = ()
     for i in range(len(grads)):
         if not self.served[i]:
             mine += (grads[i],)
     if len(mine) == 0:
         return grads
-    mine = exchanged(self, mine)
-    found = ()
+    mine = exchanged(self, mine)  # type: ignore[no-untyped-call]
+    found: Any = ()
     at = 0
     for i in range(len(grads)):
         if self.served[i]:

@@ -78,7 +78,12 @@ class Semi:
         """Note an update. UserError: nothing was exchanged for it, nor for the one before."""
         phase = self._engine.phase
         early = phase is Phase.EARLY and not self._engine.restarted
-        if not self.asked or self._engine.served.all or self._engine.rehearsing or not (early or phase is Phase.PLAIN):
+        if (
+            not self.asked
+            or self._engine.served.all
+            or self._engine.rehearsing
+            or not (early or phase is Phase.PLAIN)
+        ):
             return
         before, unsure = self._counts.get(by, (-1, 0))
         now = _operators.count()
@@ -152,7 +157,13 @@ def _asking(original: Callable[..., Any], semi: Semi, running: _Running) -> Call
         more = () if isinstance(self, base.GradOperation) else (grad_position,)
         usual = original(self, fn, weights, *more)
         by_hand = context.get_parallel_mode() == "data_parallel" and not semi.asked
-        if by_hand or semi.served or weights is None or flag(self, "pynative_") or running.reduces():
+        if (
+            by_hand
+            or semi.served
+            or weights is None
+            or flag(self, "pynative_")
+            or running.reduces()
+        ):
             return usual
         return semi.exchanged(self, usual, weights)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -22,13 +22,34 @@ from holdfast._seat import Phase
 from holdfast._versions import told
 from holdfast.mindspore._image import memory
 
-if TYPE_CHECKING:
-    from holdfast.mindspore._engine import Engine
-
 MOST_VALUES: Final = 4096  # Of a row.
 _FRESH: Final = struct.Struct("?")
 
 Array = Any  # numpy.ndarray
+
+
+class Process(Protocol):
+    """What is asked of the Engine."""
+
+    @property
+    def session(self) -> _core.Session | None:
+        """The session, once it is open."""
+
+    @property
+    def phase(self) -> Phase:
+        """Who answers collectives."""
+
+    @property
+    def rehearsing(self) -> bool:
+        """Whether this spare runs the program before it has its place."""
+
+    @property
+    def rank(self) -> int:
+        """The rank."""
+
+    @property
+    def world_size(self) -> int:
+        """The number of workers."""
 
 
 class Part:
@@ -100,7 +121,7 @@ class Part:
 class Served:
     """All served parameters of this process. The Engine holds it."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Process) -> None:
         """Begin without any."""
         self._engine = engine
         self.enabled = False  # By set_ps_context(enable_ps=True).
@@ -222,8 +243,8 @@ class Served:
         """Push, end the step, and pull. A fault that no worker has died of costs nothing."""
         rates = [part.learning_rate for part in parts]
         while not self._meet() or not self._ends(self.push):
-            for part, part.learning_rate in zip(parts, rates):
-                pass
+            for part, rate in zip(parts, rates):
+                part.learning_rate = rate
             self._session.begin_step()
         self._pull(parts)
 

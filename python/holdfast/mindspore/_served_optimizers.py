@@ -170,7 +170,9 @@ def _number(value: Any) -> float:
 
 
 def _refuse(optimizer: Any, what: str) -> None:
-    raise UserError(f"nn.{type(optimizer).__name__} of parameters with set_param_ps() has no {what}")
+    raise UserError(
+        f"nn.{type(optimizer).__name__} of parameters with set_param_ps() has no {what}"
+    )
 
 
 def _momentum(o: Any) -> _tables.Optimizer:
@@ -192,17 +194,20 @@ def _adam(o: Any) -> _tables.Optimizer:
     for name in ("use_nesterov", "use_amsgrad", "use_offload"):
         if getattr(o, name, False):
             _refuse(o, name)
-    betas = {"beta1": _number(o.beta1), "beta2": _number(o.beta2)}
-    return _tables.Optimizer(Rule.ADAM, mindspore=True, epsilon=_number(o.eps), **betas)
+    return _tables.Optimizer(
+        Rule.ADAM,
+        mindspore=True,
+        beta1=_number(o.beta1),
+        beta2=_number(o.beta2),
+        epsilon=_number(o.eps),
+    )
 
 
 def _ftrl(o: Any) -> _tables.Optimizer:
     if o.lr_power != -0.5:
         _refuse(o, f"lr_power={o.lr_power}, only -0.5")
     first = float(o.moments[0].asnumpy().reshape(-1)[0])
-    return _tables.Optimizer(
-        Rule.FTRL, mindspore=True, l1=o.l1, l2=o.l2, initial_accumulator=first
-    )
+    return _tables.Optimizer(Rule.FTRL, mindspore=True, l1=o.l1, l2=o.l2, initial_accumulator=first)
 
 
 def _is_lazy(optimizer: Any) -> bool:
@@ -230,7 +235,8 @@ def _watch(served: Served, kind: Any, rule: Callable[[Any], _tables.Optimizer]) 
     @_as(usual)
     def init(self: Any, *given: Any, **named: Any) -> None:
         if type(self) is not kind or not (given or "params" in named):  # The program's own class.
-            return usual(self, *given, **named)
+            usual(self, *given, **named)
+            return
         groups, *rest = given or (named.pop("params"),)
         groups = list(groups)
         listed = _listed(groups)
@@ -240,7 +246,7 @@ def _watch(served: Served, kind: Any, rule: Callable[[Any], _tables.Optimizer]) 
             if any(mine):
                 self.serving = _operator(served, self, rule(self))
                 self.__class__ = whole
-            return None
+            return
         remote = kind(_of(groups, served, True), *rest, **named)
         for parameter in remote.get_parameters():
             if id(parameter) not in served.ids:  # The other part has parameters of that name, too.
@@ -249,7 +255,6 @@ def _watch(served: Served, kind: Any, rule: Callable[[Any], _tables.Optimizer]) 
         self.remote, self.mine = remote, mine
         self.__class__ = mixed
         self.parameters = ParameterTuple(listed)
-        return None
 
     kind.__init__ = init
 
@@ -330,7 +335,7 @@ def construct(self, gradients):  # type: ignore[no-untyped-def]
     after = self.serving(*lr, *gradients, *self._parameters)
     if len(self._parameters) == 1:
         after = (after,)
-    done = ()
+    done: Any = ()
     for i in range(len(self._parameters)):
         done += (ops.assign(self._parameters[i], after[i]),)
     return done
@@ -338,14 +343,14 @@ def construct(self, gradients):  # type: ignore[no-untyped-def]
 
 def construct_both(self, gradients):  # type: ignore[no-untyped-def]
     """Replace an optimizer's own where the servers keep only some of its parameters."""
-    kept = ()
-    given = ()
+    kept: Any = ()
+    given: Any = ()
     for i in range(len(self.mine)):
         if self.mine[i]:
             given += (gradients[i],)
         else:
             kept += (gradients[i],)
-    return self.remote(given), super().construct(kept)
+    return self.remote(given), super().construct(kept)  # type: ignore[misc]
 
 
 def _watch_graphs(engine: Engine) -> None:
