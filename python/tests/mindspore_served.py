@@ -2,7 +2,8 @@
 
 mindspore_served.py CONFIG: `loop` (model, own, state), `optimizer`, `part` (the first layer is not
 served), `schedule` (the learning rate changes), `seed` (else each worker begins otherwise),
-`steps`, `kills`: [step, place, victims]. Who comes there first kills the victims.
+`steps`, `nan` (a step with such samples), `kills`: [step, place, victims]. Who comes there first
+kills the victims.
 """
 
 from __future__ import annotations
@@ -75,7 +76,10 @@ def at(step: int, place: str) -> None:
 def batch(step: int) -> tuple[Any, Any]:
     """Return the samples of a step, the same on all ranks."""
     draw = np.random.default_rng(step)
-    return draw.random((BATCH, 30), np.float32), draw.random((BATCH, 7), np.float32)
+    inputs = draw.random((BATCH, 30), np.float32)
+    if step == CONFIG.get("nan"):
+        inputs[:] = np.nan
+    return inputs, draw.random((BATCH, 7), np.float32)
 
 
 def optimizer_of(network: Network) -> Any:

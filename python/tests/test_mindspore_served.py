@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from mindspore_job import HERE, LIMIT_S, NEEDS_MINDSPORE, Job, digests, free_port, make_data
+from mindspore_job import HERE, NEEDS_MINDSPORE, Job, digests, free_port, make_data, until
 
 pytestmark = NEEDS_MINDSPORE
 
@@ -143,32 +144,58 @@ def test_mindspore_lenet_with_servers_is_started_by_hand_in_every_role(tmp_path:
     assert len(set(many.values())) == len(few)  # Both workers write the same ones.
 
 
-def by_hand(folder: Path, data: Path, servers: int, workers: int) -> None:
+def by_hand(
+    folder: Path, data: Path, servers: int, workers: int, program: tuple[str, ...] = ()
+) -> int:
+    """Start all processes, and servers that were killed again; return how many these were."""
+    port = str(free_port())
     usual = {
         **os.environ,
         **{"OMP_NUM_THREADS": "1", "GLOG_v": "3", "DATA_PATH": str(data)},
         **{"MS_SERVER_NUM": str(servers), "MS_WORKER_NUM": str(workers)},
-        **{"MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT": str(free_port())},
+        **{"MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT": port, "HOLDFAST_TEST_PORT": port},
     }
     command = [sys.executable, "-m", "holdfast.mindspore", "python"]
-    command.append(str(HERE / "mindspore_served_lenet.py"))
-    processes = []
-    for role, count in (("MS_SCHED", 1), ("MS_PSERVER", servers), ("MS_WORKER", workers)):
-        for i in range(count):
-            with (folder / f"{role}-{i}.log").open("w") as log:
-                environment = {**usual, "MS_ROLE": role}
-                processes.append(
-                    subprocess.Popen(
-                        command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT
-                    )
-                )
+    command += program or (str(HERE / "mindspore_served_lenet.py"),)
+
+    def start(role: str, i: int) -> subprocess.Popen[bytes]:
+        environment = {**usual, "MS_ROLE": role, "MS_NODE_ID": f"{role[3:].lower()}{i}"}
+        with (folder / f"{role}-{i}.log").open("a") as log:
+            return subprocess.Popen(
+                command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    roles = (("MS_SCHED", 1), ("MS_PSERVER", servers), ("MS_WORKER", workers))
+    running = {(role, i): start(role, i) for role, count in roles for i in range(count)}
+    killed = 0
     try:
-        for process in processes:
-            said = [(log.name, log.read_text()[-3000:]) for log in folder.glob("*.log")]
-            assert process.wait(LIMIT_S) == 0, said
+        while running:
+            assert until(lambda: any(p.poll() is not None for p in running.values())), said(folder)
+            for key, process in list(running.items()):
+                if process.poll() == -signal.SIGKILL and key[0] == "MS_PSERVER":
+                    running[key], killed = start(*key), killed + 1
+                elif process.poll() is not None:
+                    assert process.poll() == 0, said(folder)
+                    del running[key]
     finally:
-        for process in processes:
+        for process in running.values():
             process.kill()
+    return killed
+
+
+def said(folder: Path) -> str:
+    return "".join(f"--- {log}\n{log.read_text()[-3000:]}" for log in folder.glob("*.log"))
+
+
+@pytest.mark.kill
+def test_mindspore_a_server_that_was_started_by_hand_is_started_again(
+    tmp_path: Path, calm: Ended
+) -> None:
+    kills = [[4, "begin", ["server"]], [8, "end", ["server"]]]
+    config = json.dumps({"loop": "own", "kills": kills})
+    assert by_hand(tmp_path, tmp_path, 1, 2, (*PROGRAM, config)) == 2
+    results = [json.loads((tmp_path / f"result-{rank}").read_text()) for rank in range(2)]
+    assert {f"{one['digest']} {one['loss']}" for one in results} == calm.digests
 
 
 # ---- Errors -------------------------------------------------------------------------------------
@@ -265,3 +292,18 @@ def test_mindspore_enable_ps_needs_servers(tmp_path: Path) -> None:
         made.stop()
     text = (tmp_path / "logs" / "worker_0.log").read_text()
     assert "UserError: set_ps_context(enable_ps=True) needs parameter servers, and this " in text
+
+
+@pytest.mark.parametrize("loop", ["model", "own"])
+def test_mindspore_a_gradient_that_is_no_number_is_refused_by_name(
+    tmp_path: Path, loop: str
+) -> None:
+    program = [*PROGRAM, json.dumps({"loop": loop, "nan": 3})]
+    options = ("--server_num=1", "--max_restarts=0")
+    made = Job(tmp_path, tmp_path, program, options=options)
+    try:
+        made.end(code=1)
+    finally:
+        made.stop()
+    logs = "".join(log.read_text() for log in (tmp_path / "logs").glob("worker_*.log"))
+    assert " has a gradient of parameter 'fc1.weight' that is no finite number; state.check" in logs

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from holdfast import _core, _tables
-from holdfast._abi import check
+from holdfast._abi import Status, check
 from holdfast._errors import LeftError, MarkedError, UserError
 from holdfast._say import say
 from holdfast._seat import Phase
@@ -111,6 +111,13 @@ class Part:
             gradients = by_row[keys]
         return self._table.push(keys.ctypes.data, len(keys), gradients.ctypes.data)
 
+    def not_finite(self) -> str:
+        """Return the name of the first parameter for which fill() took no finite number; or ""."""
+        for parameter, (begin, end) in zip(self.parameters, self._ranges):
+            if not np.isfinite(self._flat[begin:end]).all():
+                return str(parameter.name)
+        return ""
+
     def assign(self, gives: bool) -> int:
         """Have the rows begin with what fill() took, if this worker is the one that gives it."""
         assert self._table is not None
@@ -205,8 +212,16 @@ class Served:
         if self._wrong:
             raise UserError(self._wrong)
         for part in self.parts:
-            if part.learning_rate is not None:
-                check(part.push())
+            if part.learning_rate is None:
+                continue
+            status = part.push()
+            if status == Status.USER and (name := part.not_finite()):
+                raise UserError(
+                    f"rank {self._engine.rank} has a gradient of parameter '{name}' that is no "
+                    "finite number; state.check(loss), or CheckLoss, has such a step made again "
+                    "or left out"
+                )
+            check(status)
         self.forget()
 
     def pull(self) -> None:
