@@ -114,4 +114,14 @@ hf_status hf_table_push(hf_session* s, uint64_t table, const uint64_t* keys, uin
   return report_caught();
 }
 
+hf_status hf_table_assign(hf_session* s, uint64_t table, const uint64_t* keys, uint64_t count,
+                          const float* rows) try {
+  const auto tables = with_table(s, table);
+  if (!tables) return report(tables.error());
+  const std::size_t values = (*tables)->specs()[table].values;
+  return report((*tables)->assign(table, {keys, count}, {rows, count * values}));
+} catch (...) {
+  return report_caught();
+}
+
 }  // extern "C"

@@ -28,7 +28,7 @@
 namespace holdfast::table {
 
 inline constexpr std::uint64_t kMagic = 0x656c626174664821;  // "!Hftable" in memory
-inline constexpr std::uint64_t kFormat = 1;
+inline constexpr std::uint64_t kFormat = 2;
 inline constexpr std::size_t kSlots = 16;  // The most threads an update runs on.
 inline constexpr std::uint64_t kTextBytes = 64 * 1024;
 

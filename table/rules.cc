@@ -44,6 +44,8 @@ Status check(const Spec& spec, const Arguments& a) {
   const auto refused = [&](const char* what) {
     return Error{Blame::kUser, cat("table ", spec.name, ": ", what)};
   };
+  if (a.assigns == 1) return {};
+  if (a.assigns > 1) return refused("its update is of a kind that is unknown here");
   const auto rate = static_cast<float>(a.learning_rate);
   if (!std::isfinite(rate) || rate < 0) return refused("the learning rate is no number from 0 on");
   if (!std::isfinite(static_cast<float>(a.weight_decay)) || a.weight_decay < 0) {
@@ -55,7 +57,8 @@ Status check(const Spec& spec, const Arguments& a) {
   return {};
 }
 
-Update::Update(const Spec& spec, const Arguments& a) : spec_(&spec) {
+Update::Update(const Spec& spec, const Arguments& a) : spec_(&spec), assigns_(a.assigns == 1) {
+  if (assigns_) return;
   const Optimizer& o = spec.optimizer;
   const double correction1 = 1 - power_of(o.beta1, a.update_count);
   const double correction2 = std::sqrt(1 - power_of(o.beta2, a.update_count));
@@ -151,6 +154,10 @@ void Update::apply(float* __restrict w, float* __restrict state,
 }
 
 void Update::apply(std::byte* row, const float* gradients) const {
+  if (assigns_) {
+    write_values(*spec_, {gradients, spec_->values}, row);
+    return begin_state(*spec_, row);
+  }
   auto* const state = reinterpret_cast<float*>(row + spec_->state_offset());
   if (spec_->type == Type::kFloat32) return apply(reinterpret_cast<float*>(row), state, gradients);
   float values[kMostValues];

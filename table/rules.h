@@ -49,6 +49,7 @@ struct Arguments {
   double learning_rate = 0;
   double weight_decay = 0;
   std::uint64_t update_count = 1;  // kAdam, kAdamW: this update's number, from 1.
+  std::uint64_t assigns = 0;       // 1: rows begin with what was added, and with a new state.
   bool operator==(const Arguments&) const = default;
 };
 
@@ -83,6 +84,7 @@ class Update {
   void apply(float* w, float* state, const float* gradients) const;
 
   const Spec* spec_;
+  bool assigns_;
   Scalars s_;
 };
 

@@ -269,6 +269,41 @@ TEST(Tables, RefuseNumbersThatMakeNoSense) {
   EXPECT_EQ(error_of({.learning_rate = 1}), "");
 }
 
+TEST(Tables, GiveRowsTheValuesThatAreAssigned) {
+  const Directory directory;
+  const std::vector<Spec> one = {
+      {.name = "a",
+       .values = 3,
+       .optimizer = {.rule = Optimizer::Rule::kFtrl, .initial_accumulator = 0.5},
+       .initial = {Initial::Kind::kNormal, 0, 1}}};
+  Tables tables = open(directory.file("t"), one);
+  const std::vector<std::uint64_t> keys = {7, 8};
+  const std::vector<float> gradients = {1, 2, 3, 4, 5, 6};
+  const std::vector<float> values = {-0.0F, 1e-30F, 3, 0.1F, -7, 0};
+  const auto step = [&](std::span<const float> added, const Arguments& arguments) {
+    ASSERT_TRUE(tables.add(0, keys, added));
+    const Status staged = tables.stage(tables.version() + 1, {}, {&arguments, 1});
+    ASSERT_TRUE(staged) << staged.error().what;
+    tables.update(1);
+  };
+  const auto digest_after = [&](std::span<const float> added, const Arguments& arguments) {
+    step(added, arguments);
+    return tables.digest();
+  };
+  // New rows, then the same ones with a state: the state begins anew. No rate is needed.
+  const auto first = digest_after(values, {.assigns = 1});
+  EXPECT_NE(digest_after(gradients, {.learning_rate = 0.1}), first);
+  EXPECT_EQ(digest_after(values, {.assigns = 1}), first);
+  std::vector<float> got(values.size());
+  tables.read(0, keys, got);
+  EXPECT_EQ(std::memcmp(got.data(), values.data(), values.size() * sizeof(float)), 0);
+  ASSERT_TRUE(tables.add(0, keys, values));
+  const Arguments unknown{.assigns = 2};
+  const Status staged = tables.stage(tables.version() + 1, {}, {&unknown, 1});
+  ASSERT_FALSE(staged);
+  EXPECT_EQ(staged.error().what, "table a: its update is of a kind that is unknown here");
+}
+
 TEST(Tables, MakeMissingFoldersAndReplaceFilesOfOtherRuns) {
   const Directory directory;
   const std::string path = directory.file("a/b/t");

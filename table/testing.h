@@ -47,7 +47,8 @@ inline Push push_of(Version n, const Spec& spec, std::size_t count, std::uint64_
 inline Arguments arguments_of(Version n) {
   return {.learning_rate = n % 2 == 0 ? 0.01 : 0.1,
           .weight_decay = n % 3 == 0 ? 0.01 : 0,
-          .update_count = n};
+          .update_count = n,
+          .assigns = n % 5 == 4 ? 1U : 0U};
 }
 
 // One table.

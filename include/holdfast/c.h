@@ -406,6 +406,11 @@ HF_API hf_status hf_table_pull(hf_session* session, uint64_t table, const uint64
  * is no finite number. */
 HF_API hf_status hf_table_push(hf_session* session, uint64_t table, const uint64_t* keys,
                                uint64_t count, const float* gradients);
+/* Has the step give rows their values: each row of these keys begins anew with them after it, with
+ * the optimizer's state and Adam's count. For each key one worker gives the values. HF_USER: one is
+ * no finite number, or this step has gradients for the table. */
+HF_API hf_status hf_table_assign(hf_session* session, uint64_t table, const uint64_t* keys,
+                                 uint64_t count, const float* rows);
 
 /* ---- Memory for sums ---------------------------------------------------------------------------
  * A sum of float32, float64, int32 or int64 over hf_world() copies nothing if its data lies in

@@ -159,3 +159,8 @@ class Table:
         """Add gradients to what the step does; return the status."""
         status: int = lib.hf_table_push(self._session.handle, self._number, keys, count, gradients)
         return status
+
+    def assign(self, keys: int, count: int, rows: int) -> int:
+        """Have rows begin anew with these values when the step ends; return the status."""
+        status: int = lib.hf_table_assign(self._session.handle, self._number, keys, count, rows)
+        return status

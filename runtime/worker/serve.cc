@@ -121,9 +121,11 @@ class Server {
       collective::Verdict told = exchange.tell(bytes);
       if (told.outcome != Outcome::kDone) return told;
     }
-    // All servers count alike, also those of which no rows were meant.
+    // All servers count alike, also those of which no rows were meant. Rows that begin anew are
+    // counted from the beginning.
     for (std::size_t t = 0; t < arguments.size(); ++t) {
-      arguments[t].update_count = tables_.updates(t) + (t < pushed_.size() && pushed_[t] ? 1 : 0);
+      const std::uint64_t counted = tables_.updates(t) + (t < pushed_.size() && pushed_[t] ? 1 : 0);
+      arguments[t].update_count = arguments[t].assigns != 0 ? 0 : counted;
     }
     pushed_.clear();
     const Version n = tables_.version() + 1;

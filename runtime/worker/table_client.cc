@@ -8,7 +8,6 @@
 #include "base/digest.h"
 #include "base/prng.h"
 #include "base/text.h"
-#include "runtime/worker/table_exchange.h"
 
 namespace holdfast::runtime {
 
@@ -134,12 +133,29 @@ collective::Verdict TableClient::pull(std::size_t t, std::span<const std::uint64
 
 Result<collective::Verdict> TableClient::push(std::size_t t, std::span<const std::uint64_t> keys,
                                               std::span<const float> gradients) {
+  return send(TableCall::kPush, t, keys, gradients);
+}
+
+Result<collective::Verdict> TableClient::assign(std::size_t t, std::span<const std::uint64_t> keys,
+                                                std::span<const float> values) {
+  return send(TableCall::kAssign, t, keys, values);
+}
+
+Result<collective::Verdict> TableClient::send(TableCall call, std::size_t t,
+                                              std::span<const std::uint64_t> keys,
+                                              std::span<const float> given) {
+  const char* const what = call == TableCall::kPush ? "gradient" : "first value";
   const std::size_t values = specs_.at(t).values;
-  HF_ASSERT(gradients.size() == keys.size() * values);
-  for (std::size_t i = 0; i < gradients.size(); ++i) {
-    if (std::isfinite(gradients[i])) continue;
-    return Error{Blame::kUser, cat("rank ", rank_, " pushes a gradient to table ", specs_[t].name,
+  HF_ASSERT(given.size() == keys.size() * values);
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    if (std::isfinite(given[i])) continue;
+    return Error{Blame::kUser, cat("rank ", rank_, " pushes a ", what, " to table ", specs_[t].name,
                                    " for key ", keys[i / values], " that is no finite number")};
+  }
+  sent_.resize(specs_.size());
+  if (sent_[t] != TableCall::kNone && sent_[t] != call) {
+    return Error{Blame::kUser, cat("table ", specs_[t].name, " gets both first values and ",
+                                   "gradients in one step: only one is possible")};
   }
   if (!everyone_) return no_group();
   const Batch batch = batch_of(keys);
@@ -148,7 +164,7 @@ Result<collective::Verdict> TableClient::push(std::size_t t, std::span<const std
   for (std::size_t i = 0; i < keys.size(); ++i) {
     const std::size_t place = batch.places[i];
     float* const sum = sums.data() + place * values;
-    const float* const more = gradients.data() + i * values;
+    const float* const more = given.data() + i * values;
     if (has[place]) {
       for (std::size_t k = 0; k < values; ++k) sum[k] += more[k];
     } else {
@@ -157,9 +173,8 @@ Result<collective::Verdict> TableClient::push(std::size_t t, std::span<const std
     }
   }
   TableExchange exchange(*everyone_, workers_, specs_, current_->options());
-  pushed_.resize(specs_.size());
-  pushed_[t] = true;
-  collective::Verdict told = exchange.meet({TableCall::kPush, t, 0, batch.counts});
+  sent_[t] = call;
+  collective::Verdict told = exchange.meet({call, t, 0, batch.counts});
   if (told.outcome != Outcome::kDone) return told;
   told = exchange.give(std::as_bytes(std::span(batch.keys)), sizeof(std::uint64_t));
   if (told.outcome != Outcome::kDone) return told;
@@ -168,7 +183,7 @@ Result<collective::Verdict> TableClient::push(std::size_t t, std::span<const std
 
 // If it fails, the group has ended, and the servers have given the step up.
 void TableClient::give_up() {
-  if (std::exchange(pushed_, {}).empty() || !everyone_) return;
+  if (std::exchange(sent_, {}).empty() || !everyone_) return;
   TableExchange exchange(*everyone_, workers_, specs_, current_->options());
   (void)exchange.meet({.call = TableCall::kGiveUp});
 }
@@ -176,10 +191,11 @@ void TableClient::give_up() {
 collective::Verdict TableClient::end_step(Version n) {
   if (!everyone_) return no_group();
   std::vector<table::Arguments> arguments(specs_.size());
-  for (std::size_t t = 0; t < pushed_.size(); ++t) {
-    if (pushed_[t]) arguments[t] = arguments_[t];
+  for (std::size_t t = 0; t < sent_.size(); ++t) {
+    if (sent_[t] == TableCall::kPush) arguments[t] = arguments_[t];
+    if (sent_[t] == TableCall::kAssign) arguments[t].assigns = 1;
   }
-  pushed_.clear();
+  sent_.clear();
   const auto bytes = std::as_writable_bytes(std::span(arguments));
   TableExchange exchange(*everyone_, workers_, specs_, current_->options());
   collective::Verdict told = exchange.meet({TableCall::kEndStep, n, digest(bytes), {}});

@@ -15,6 +15,7 @@
 #include "collective/current_generation.h"
 #include "collective/group.h"
 #include "collective/outcome.h"
+#include "runtime/worker/table_exchange.h"
 #include "runtime/worker/worker.h"
 #include "table/rules.h"
 #include "table/spec.h"
@@ -44,12 +45,19 @@ class TableClient {
   [[nodiscard]] Result<collective::Verdict> push(std::size_t t, std::span<const std::uint64_t> keys,
                                                  std::span<const float> gradients);
 
+  // As push(), of values with which rows begin: each row of these keys has them after the step, and
+  // its optimizer's state and Adam's count begin anew. For each key one worker gives the values.
+  // Error (kUser): also if the step has gradients for the table, as push() if it has first values.
+  [[nodiscard]] Result<collective::Verdict> assign(std::size_t t,
+                                                   std::span<const std::uint64_t> keys,
+                                                   std::span<const float> values);
+
   // For Session: tells the servers which tables there are. All workers have to have the same.
   [[nodiscard]] Status publish();
   // The group of all ranks in this generation; null: there is none now.
   void meet_in(std::shared_ptr<collective::Group> everyone) {
     everyone_ = std::move(everyone);
-    pushed_.clear();
+    sent_.clear();
   }
   // The workers give the step under way up, in a generation that goes on.
   void give_up();
@@ -64,6 +72,9 @@ class TableClient {
     std::vector<std::uint64_t> counts;  // By server.
   };
   [[nodiscard]] Batch batch_of(std::span<const std::uint64_t> keys) const;
+  [[nodiscard]] Result<collective::Verdict> send(TableCall call, std::size_t t,
+                                                 std::span<const std::uint64_t> keys,
+                                                 std::span<const float> given);
 
   Worker& worker_;
   const Rank rank_;
@@ -74,9 +85,9 @@ class TableClient {
   std::vector<table::Arguments> arguments_;  // By table.
   std::shared_ptr<collective::Group> everyone_;
   bool is_published_ = false;
-  // By table: whether it was pushed to in the step under way. The same in all workers; what set()
-  // has set is not, in a process that has pushed nothing yet.
-  std::vector<bool> pushed_;
+  // By table: what was sent to it in the step under way. The same in all workers; what set() has
+  // set is not, in a process that has sent nothing yet.
+  std::vector<TableCall> sent_;
 };
 
 // The key-value by which workers tell the servers which tables there are.

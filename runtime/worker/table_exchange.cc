@@ -30,6 +30,8 @@ std::string TableExchange::in_words(const TableWord& word) const {
       return cat("pulls rows of table ", name);
     case TableCall::kPush:
       return cat("pushes gradients to table ", name);
+    case TableCall::kAssign:
+      return cat("gives rows of table ", name, " their first values");
     case TableCall::kEndStep:
       return "ends the step";
     case TableCall::kGiveUp:

@@ -24,6 +24,7 @@ enum class TableCall : std::uint64_t {
   kNone,
   kPull,
   kPush,
+  kAssign,
   kEndStep,
   kGiveUp,  // What was pushed in this step counts for nothing.
 };

@@ -16,6 +16,7 @@ from holdfast._say import say
 from holdfast._seat import Phase, Seat
 from holdfast.mindspore import _operators, _role, _script
 from holdfast.mindspore._imported import COMPILERS, either
+from holdfast.mindspore._served import Served
 from mindio_ttp import _switches
 
 # MindSpore's names of the group of all ranks, by device.
@@ -47,6 +48,7 @@ class Engine(Seat):
         self._members: list[tuple[int, ...]] = [tuple(range(self.world_size))]
         self._used: dict[int, _exchange.Group | None] = {}
         self.numbers: Final = _operators.Numbers()
+        self.served: Final = Served(self)
 
     def begin(self) -> None:
         """Install what operators call before they exchange gradients or give an echo."""
@@ -182,19 +184,30 @@ class Engine(Seat):
                 self.worker.rehearsal_skips(
                     "the program trains in a loop of its own, without State (docs/mindspore.md)"
                 )
-            if self.world_size > 1:
-                self.say_once(
-                    "this program trains in a loop of its own, so it is not protected step by "
-                    "step: after a fault all processes start again from the top; with "
-                    "holdfast.mindspore.State(network, optimizer) it goes on (docs/mindspore.md)"
-                )
-                session = self.open(PLAIN_BYTES)
-                session.join()
-                session.begin_step()
-            self.set_phase(Phase.PLAIN)
+            self._open_plain()
         except BaseException as error:  # C, which calls this, drops exceptions.
             say(str(error))
             os._exit(1)
+
+    def begin_served(self) -> None:
+        """Begin such a training, if no other has begun, before served parameters are used."""
+        if self.phase is Phase.EARLY and not self.rehearsing:
+            self._open_plain()
+
+    def _open_plain(self) -> None:
+        if self.world_size > 1 or self.served.parts:
+            of_server = " (but for that of a parameter server)" if self.served.parts else ""
+            self.say_once(
+                "this program trains in a loop of its own, so it is not protected step by "
+                f"step: after a fault{of_server} all processes start again from the top; with "
+                "holdfast.mindspore.State(network, optimizer) it goes on (docs/mindspore.md)"
+            )
+            session = self.open(PLAIN_BYTES)
+            session.join()
+            session.begin_step()
+        self.set_phase(Phase.PLAIN)
+        if self.served.parts:
+            self.served.begin()
 
     def _connect(self, index: int) -> None:
         _operators.connect(index, None)
@@ -229,6 +242,7 @@ class Engine(Seat):
             )
         place = self.place
         self.session = self.worker.open(private_bytes=private_bytes, own_later=True)
+        self.served.open(self.session)
         if place.directory:  # private_bytes() reads it, in a helper.
             note = Path(place.directory) / f"{_SIZE_FILE}.{place.rank}"
             note.write_text(str(private_bytes))

@@ -45,7 +45,7 @@ class _Loader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
-        if os.environ.get("MS_ROLE") == "MS_SCHED":
+        if os.environ.get("MS_ROLE") in _role.SERVING:
             from holdfast.mindspore import _scheduler
 
             return _scheduler.run(lambda: self._loader.exec_module(module))

@@ -79,11 +79,15 @@ class _Answers:
         self.exchanges = False  # The graph being compiled has a stand-in.
         self.updates = False  # The graph being compiled has an optimizer.
 
+    @property
+    def _exchanges_all(self) -> bool:
+        return self._semi.asked and not self._semi.served
+
     def answer(self, namespace: Any, found: Any) -> Any:
         """Return what a name stands for: `found`, or a stand-in for it."""
         if isinstance(found, self.optimizers):
             self.updates = True
-        if not self._semi.asked or namespace.name.startswith(_LEFT_ALONE):
+        if not self._exchanges_all or namespace.name.startswith(_LEFT_ALONE):
             return found
         if isinstance(found, (base.GradOperation, base._Grad)):
             owner = namespace.dicts[0] if hasattr(namespace, "dicts") else None
@@ -96,7 +100,7 @@ class _Answers:
         """Return the stand-in for an object that gives gradients of weights; else the object."""
         if not isinstance(found, (base.GradOperation, base._Grad)):
             return found
-        if not (self._semi.asked and found.get_by_list):
+        if not (self._exchanges_all and found.get_by_list):
             return found
         if flag(found, "return_ids"):
             refuse_ids()

@@ -57,17 +57,46 @@ def init(
             "layerwise_parallel parameters are not there: every gradient is summed over all ranks"
         )
     factor = 1.0 / (degree or size) if mean else 1.0
+    self.served = tuple(id(parameter) in engine.served.ids for parameter in parameters)
+    self.any_served = any(self.served)
     self.mean, self.degree = mean, degree or size
     self.map_ = ops.Map()
     index = engine.use(group, by_model)
     if size == engine.world_size:
-        engine.alike |= {id(parameter): parameter for parameter in parameters}
+        engine.alike |= {id(p): p for p in parameters if id(p) not in engine.served.ids}
     self.exchange = _operators.reduce(index, size, Op.SUM, 0, factor, training=True)
 
 
 @jit(backend="ms_backend")
 def construct(self, grads):  # type: ignore[no-untyped-def]
     """Sum over the ranks in their order, in float32 as MindSpore does."""
+    if self.any_served:
+        return without_served(self, grads)  # type: ignore[no-untyped-call]
+    return exchanged(self, grads)  # type: ignore[no-untyped-call]
+
+
+def without_served(self, grads):  # type: ignore[no-untyped-def]
+    """Exchange the gradients of those parameters that no parameter server keeps."""
+    mine: Any = ()
+    for i in range(len(grads)):
+        if not self.served[i]:
+            mine += (grads[i],)
+    if len(mine) == 0:
+        return grads
+    mine = exchanged(self, mine)  # type: ignore[no-untyped-call]
+    found: Any = ()
+    at = 0
+    for i in range(len(grads)):
+        if self.served[i]:
+            found += (grads[i],)
+        else:
+            found += (mine[at],)
+            at += 1
+    return found
+
+
+def exchanged(self, grads):  # type: ignore[no-untyped-def]
+    """Exchange gradients by one operator."""
     datatypes = self.map_(ops.partial(_get_datatype), grads)
     grads = self.map_(ops.partial(_cast_datatype, mstype.float32), grads)
     summed = self.exchange(*grads)

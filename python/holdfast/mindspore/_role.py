@@ -11,6 +11,7 @@ from holdfast.mindspore import _script
 from mindio_ttp import _switches
 
 TRIED_VERSIONS: Final = ("2.7.1", "2.8.0", "2.9.0", "2.10.0")
+SERVING: Final = ("MS_SCHED", "MS_PSERVER", "MS_SERVER")  # They need no MindSpore.
 
 
 def tell_rank(environment: dict[str, str] | os._Environ[str], rank: int | str) -> None:
@@ -34,7 +35,7 @@ def tell_ranks(environment: dict[str, str] | os._Environ[str]) -> None:
 def before_import(help_to_save: Callable[[], NoReturn]) -> None:
     """Act in roles that need no MindSpore: a gasp's helper never returns.
 
-    The scheduler's process returns only if the script sets TLS: then it serves at init().
+    A scheduler's or server's process returns only if the script sets TLS: then it serves at init().
     """
     try:
         remarks = _switches.settle(os.environ)
@@ -43,16 +44,10 @@ def before_import(help_to_save: Callable[[], NoReturn]) -> None:
     role = os.environ.get("MS_ROLE")
     for remark in remarks if role != "MS_SCHED" else ():
         say(remark)
-    if role in ("MS_PSERVER", "MS_SERVER"):
-        raise SystemExit(
-            f"MS_ROLE={role}: MindSpore scripts do not use parameter servers yet: MindSpore 2.10 "
-            "has removed what they call (set_param_ps), and Holdfast does not bring it back yet. "
-            "For a job of other programs, holdfast-server is a server's program"
-        )
-    if role == "MS_SCHED" and not _script.sets_tls():
+    if role in SERVING and not _script.sets_tls():
         import holdfast
 
-        holdfast.init()  # Serves the job and exits in here.
+        holdfast.init().place  # noqa: B018 - serves the job and exits in here.
     rehearses = bool(os.environ.get("HOLDFAST_REHEARSE"))
     if role == "MS_WORKER" and _switches.gasp(os.environ) and not rehearses:
         replaces = int(os.environ.get("HOLDFAST_ATTEMPT") or 0) > 1

@@ -34,7 +34,7 @@ def run(load: Callable[[], None]) -> None:
     def init(backend_name: str | None = None) -> None:
         _secure.check()
         os.environ.update(hidden)
-        holdfast.init()
+        holdfast.init().place  # noqa: B018 - a server serves in here, a scheduler before.
 
     _shims.use_cpu(None)  # The workers say that this runs on the CPU.
     _secure.apply(tell)

@@ -47,6 +47,11 @@ class Semi:
         self._begun: dict[tuple[int, ...], Exchange] = {}
         self._waiting: dict[tuple[int, ...], Exchange] = {}
 
+    @property
+    def served(self) -> bool:
+        """Whether parameter servers take the mean of all gradients."""
+        return self._engine.served.all
+
     def ask(self, asked: bool) -> None:
         """Note whether the program asks for semi-automatic parallel now."""
         self.asked = asked
@@ -73,7 +78,12 @@ class Semi:
         """Note an update. UserError: nothing was exchanged for it, nor for the one before."""
         phase = self._engine.phase
         early = phase is Phase.EARLY and not self._engine.restarted
-        if not self.asked or self._engine.rehearsing or not (early or phase is Phase.PLAIN):
+        if (
+            not self.asked
+            or self._engine.served.all
+            or self._engine.rehearsing
+            or not (early or phase is Phase.PLAIN)
+        ):
             return
         before, unsure = self._counts.get(by, (-1, 0))
         now = _operators.count()
@@ -125,7 +135,6 @@ def apply(engine: Engine, semi: Semi) -> None:
     _auto_parallel()
     _micro_batches()
     _slices(engine, semi)
-    _parameter_server()
     # no_init_parameters() leaves it to AutoParallel's own compiler to initialise parameters. Here
     # they would stay zeros, so it has no effect.
     for name in ("mindspore.nn.utils", "mindspore.nn.utils.init"):
@@ -148,7 +157,13 @@ def _asking(original: Callable[..., Any], semi: Semi, running: _Running) -> Call
         more = () if isinstance(self, base.GradOperation) else (grad_position,)
         usual = original(self, fn, weights, *more)
         by_hand = context.get_parallel_mode() == "data_parallel" and not semi.asked
-        if by_hand or weights is None or flag(self, "pynative_") or running.reduces():
+        if (
+            by_hand
+            or semi.served
+            or weights is None
+            or flag(self, "pynative_")
+            or running.reduces()
+        ):
             return usual
         return semi.exchanged(self, usual, weights)
 
@@ -206,16 +221,6 @@ def _micro_batches() -> None:
         usual(self, parameters, scale_sense, True)  # True: use the gradients that it is given.
 
     reducers.PipelineGradReducer.__init__ = init
-
-
-def _parameter_server() -> None:
-    def refuse(self: Any, init_in_server: bool = False) -> None:
-        raise UserError(
-            "set_param_ps is gone from MindSpore 2.10, and Holdfast's face does not bring it back "
-            "yet; remove that line and set_ps_context(enable_ps=True), and train data parallel"
-        )
-
-    nn.Cell.set_param_ps = refuse
 
 
 def _slices(engine: Engine, semi: Semi) -> None:

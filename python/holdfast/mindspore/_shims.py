@@ -31,7 +31,7 @@ def apply(engine: Engine, trainer: Trainer) -> None:
             f"MindSpore {version} was not tried with Holdfast ({', '.join(TRIED_VERSIONS)} was); "
             "what it has moved since will be reported as missing"
         )
-    first = (use_cpu, _secure_channel, _parallel_mode, _cluster, _collectives, _gradients)
+    first = (use_cpu, _secure_channel, _parallel_mode, _cluster, _collectives, _gradients, _served)
     then: list[tuple[Any, Any]] = [(_steps, trainer), (_leaving, engine), (_saving, trainer)]
     for shim, of in [*((shim, engine) for shim in first), *then]:
         try:
@@ -266,6 +266,12 @@ def _gradients(engine: Engine) -> None:
     """Exchange gradients by one operator."""
     # Separate operators could run in different orders on different ranks.
     imported("holdfast.mindspore._reducer").apply()
+
+
+def _served(engine: Engine) -> None:
+    """Let parameter servers keep and update parameters."""
+    # MindSpore 2.10 has lost set_param_ps(), and with it what its servers did.
+    imported("holdfast.mindspore._served_optimizers").apply(engine)
 
 
 def _steps(trainer: Trainer) -> None:

@@ -65,6 +65,7 @@ class Steps(Versions):
         may grow beyond the usual.
         """
         self._engine = engine
+        self._served = engine.served if engine.served.parts else None
         self._image = Image(parameters, objects, others, room)
         self.objects = objects
         self.under_way = False
@@ -80,11 +81,15 @@ class Steps(Versions):
         self._turn = threading.Lock()
         engine.set_phase(Phase.ECHO)
         _operators.on_echo(self._meet)
+        if self._owes:  # Of a version whose callbacks no rank has called yet.
+            self.begin_version()
+            _operators.strict(True)
 
     @property
     def n(self) -> int:
-        """The number of steps that are done."""
-        return self.session.version
+        """The number of steps that are done. With parameter servers, each is two versions."""
+        version = self.session.version
+        return version if self._served is None else max(0, version // 2 - 1)
 
     def fill(self, view: memoryview) -> None:
         """Write version 0."""
@@ -100,6 +105,8 @@ class Steps(Versions):
         self.session.uses_committed()
         self.objects = self._image.read(self.last)
         self._hold(self.objects.get(_ALIKE, b""))
+        if self._served:
+            self._served.forget()
         if version == self.session.version:
             self._image.put(changes)
 
@@ -127,6 +134,9 @@ class Steps(Versions):
         if self._alike != alike:
             self._alike, self._places = alike, self._image.places(alike)
             self._numbers = [i for i, is_alike in enumerate(alike) if is_alike]
+        if self._served:
+            self.replicas.hold(self._places, self.session.version)
+            return
         at = self.objects.get("at")  # State's position: the ends of its epochs are no steps.
         self.replicas.hold(self._places, at[0] if at else self.n)
 
@@ -138,6 +148,41 @@ class Steps(Versions):
         """Bring parameters and objects to what they were after step n, with these changes."""
         self._between = self.session.version, changes
         self.restore()
+
+    # ---- Parameters that servers keep ------------------------------------------------------------
+    # The servers make their update when a version is committed: only then can its values be had. So
+    # a second version follows each, which has them. It is of the same step. The first two versions
+    # of all give the servers rank 0's values.
+
+    @property
+    def _owes(self) -> bool:
+        """Whether a version has to follow that renews the parameters which servers keep."""
+        if self._served is None or self.session.rehearses:
+            return False
+        return self.session.version == 0 or self.session.version % 2 == 1
+
+    def begin_version(self) -> None:
+        """Begin a version, as Versions does, after all that renews parameters."""
+        super().begin_version()
+        while self._owes:
+            self._renew()
+            super().begin_version()
+
+    def _renew(self) -> None:
+        """Make the version under way. A fault leaves it to the next begin."""
+        assert self._served is not None
+        try:
+            if self.session.version:
+                self._served.pull()
+            else:
+                self._served.assign()
+        except LeftError:
+            raise
+        except MarkedError:
+            return
+        self._image.write(self.next, self.objects)
+        if self.session.end_step(_core.Step(used=self._image.used)):
+            self.restore()
 
     # ---- One step -------------------------------------------------------------------------------
 
@@ -176,7 +221,8 @@ class Steps(Versions):
         session = self.session
         self._answer()
         version = session.version
-        purpose = hashlib.sha256(self.purpose.encode()).digest()[:8]
+        what = "renewed parameters" if self._owes else self.purpose
+        purpose = hashlib.sha256(what.encode()).digest()[:8]
         try:
             hellos = hello(session, self._kind, self._image.digest, purpose)
         except LeftError:
@@ -285,6 +331,8 @@ class Steps(Versions):
         elif status is not Status.OK:
             raise PeerError(text or f"a collective of this step was not made ({status.name})")
         elif self._commit(describe):
+            if self._owes:
+                self.begin_version()
             _operators.strict(True)  # Outside of steps, nobody looks at the status.
             return True
         say_void(self.n + 1, self._engine.rank)
@@ -340,6 +388,8 @@ class Steps(Versions):
         """End the step. False: it is void, and everything is as before it."""
         try:
             objects = describe()  # May exchange with the others.
+            if self._served:
+                self._served.push()
         except LeftError:
             raise
         except MarkedError:
