@@ -52,7 +52,15 @@ Result<table::Spec> spec_of(const hf_table& t) {
                      .seed = t.seed};
 }
 
-// The job's servers, as this session reaches them. Error: it has no such table.
+// The job's servers, as this session reaches them.
+Result<runtime::TableClient*> tables_of(const hf_session* s) {
+  if (runtime::TableClient* tables = s->session->tables()) return tables;
+  return user_error(
+      "the job has no parameter servers, which keep tables: start it with some (holdfast run "
+      "--servers 1, msrun --server_num=1)");
+}
+
+// The same. Error: it has no such table.
 Result<runtime::TableClient*> with_table(const hf_session* s, std::uint64_t number) {
   runtime::TableClient* tables = s->session->tables();
   if (tables != nullptr && number < tables->specs().size()) return tables;
@@ -68,15 +76,11 @@ int32_t hf_servers(const hf_worker* worker) {
 }
 
 hf_status hf_table_define(hf_session* s, const hf_table* given, uint64_t* number) try {
-  runtime::TableClient* tables = s->session->tables();
-  if (tables == nullptr) {
-    return report(
-        user_error("the job has no parameter servers, which keep tables: start it with "
-                   "some (holdfast run --servers 1, msrun --server_num=1)"));
-  }
+  const auto tables = tables_of(s);
+  if (!tables) return report(tables.error());
   const auto spec = spec_of(*given);
   if (!spec) return report(spec.error());
-  const auto defined = tables->define(*spec);
+  const auto defined = (*tables)->define(*spec);
   if (!defined) return report(defined.error());
   *number = *defined;
   return HF_OK;
@@ -120,6 +124,21 @@ hf_status hf_table_assign(hf_session* s, uint64_t table, const uint64_t* keys, u
   if (!tables) return report(tables.error());
   const std::size_t values = (*tables)->specs()[table].values;
   return report((*tables)->assign(table, {keys, count}, {rows, count * values}));
+} catch (...) {
+  return report_caught();
+}
+
+hf_status hf_tables_load(hf_session* s, const char* folder) try {
+  const auto tables = tables_of(s);
+  return report(tables ? (*tables)->load_from(folder) : tables.error());
+} catch (...) {
+  return report_caught();
+}
+
+hf_status hf_tables_save(hf_session* s, const char* folder) try {
+  const auto tables = tables_of(s);
+  if (!tables) return report(tables.error());
+  return report((*tables)->save(folder, s->session->version()));
 } catch (...) {
   return report_caught();
 }

@@ -412,6 +412,16 @@ HF_API hf_status hf_table_push(hf_session* session, uint64_t table, const uint64
 HF_API hf_status hf_table_assign(hf_session* session, uint64_t table, const uint64_t* keys,
                                  uint64_t count, const float* rows);
 
+/* The tables begin with the rows that a save has left in a folder which all servers' hosts see.
+ * Between hf_open() and hf_join(), the same in all workers. A folder that can not be used ends the
+ * job by name. */
+HF_API hf_status hf_tables_load(hf_session* session, const char* folder);
+/* Has the servers write the rows of hf_version() to a folder that all their hosts see: a
+ * safetensors file for each table and server, and then a manifest, tables.json. All workers call it
+ * alike, as hf_table_pull(). An older save in the folder stays whole until this one is. HF_WORLD: a
+ * file can not be written; names it. */
+HF_API hf_status hf_tables_save(hf_session* session, const char* folder);
+
 /* ---- Memory for sums ---------------------------------------------------------------------------
  * A sum of float32, float64, int32 or int64 over hf_world() copies nothing if its data lies in
  * registered memory on every rank: each rank adds up its share of the data and writes the result

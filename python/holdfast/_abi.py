@@ -227,6 +227,8 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_table_pull": (c.c_int, [P, U64, P, U64, P]),
     "hf_table_push": (c.c_int, [P, U64, P, U64, P]),
     "hf_table_assign": (c.c_int, [P, U64, P, U64, P]),
+    "hf_tables_load": (c.c_int, [P, c.c_char_p]),
+    "hf_tables_save": (c.c_int, [P, c.c_char_p]),
     "hf_register": (c.c_int, [P, P, U64, PP]),
     "hf_memory_data": (P, [P]),
     "hf_memory_file": (c.c_int, [P]),

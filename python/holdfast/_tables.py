@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes as c
 import enum
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -114,6 +115,17 @@ def optimizer_named(name: str, options: Mapping[str, float]) -> Optimizer:
 
 def _list(names: Mapping[str, object]) -> str:
     return ", ".join(repr(name) for name in names)
+
+
+def load_tables(session: Session, folder: str) -> None:
+    """Have the tables begin with the rows saved in a folder. Before join(), alike on all ranks."""
+    check(lib.hf_tables_load(session.handle, os.fsencode(folder)))
+
+
+def save_tables(session: Session, folder: str) -> int:
+    """Have the servers save the rows of version() in a folder; return the status."""
+    status: int = lib.hf_tables_save(session.handle, os.fsencode(folder))
+    return status
 
 
 class Table:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -75,6 +76,8 @@ class Net(torch.nn.Module):
 
 net = Net()
 model = DDP(net)
+if config.get("load"):
+    hf.load_tables(config["load"])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 state = hf.State(model, optimizer)
 losses = state.vars(all=[])
@@ -103,7 +106,15 @@ def evaluate():
         return float(model(torch.arange(300) * 1000003, torch.arange(300)).sum())
 
 
+def save():
+    at("save")
+    hf.save_tables(config["save"])
+    at("saved")
+
+
 while state.n < config["steps"]:
+    if state.n == 10 and config.get("save"):
+        state.once(save)
     if state.n % 6 == 0:
         state.once(evaluate)
     with state.step():
@@ -114,8 +125,10 @@ while state.n < config["steps"]:
         step()
     at("between")
 score = state.once(evaluate)
+if config.get("save"):
+    state.once(save)
 with torch.no_grad():
-    rows = net.users(torch.arange(40 * config["steps"]) * 1000003), net.items(torch.arange(300))
+    rows = net.users(torch.arange(40 * 24) * 1000003), net.items(torch.arange(300))
 parts = [part.detach().numpy().tobytes() for part in (*rows, *net.top.parameters())]
 result = {
     "n": state.n,
@@ -141,10 +154,10 @@ def start(folder: Path, text: str, config: Any, servers: int, *more: str, **opti
 
 
 def trained(
-    folder: Path, servers: int, kills: Kills = (), killer: int = 0, **options: Any
+    folder: Path, servers: int, kills: Kills = (), killer: int = 0, more: Any = None, **options: Any
 ) -> Results:
     """Train with servers and kills; return what the ranks leave."""
-    config = {"steps": STEPS, "kills": kills, "killer": killer}
+    config = {"steps": STEPS, "kills": kills, "killer": killer, **(more or {})}
     job = start(folder, TRAINING, config, servers, **options)
     try:
         results = job.end()
@@ -187,6 +200,32 @@ def test_torch_tables_survive_workers_and_servers(
         (19, "between", ["servers", "worker"]),
     ]
     assert trained(tmp_path / "job", 2, kills, killer=spares, spares=spares) == calm
+
+
+@pytest.mark.kill
+def test_torch_tables_are_saved_and_loaded_by_any_number_of_servers(
+    tmp_path: Path, calm: Results
+) -> None:
+    saved = tmp_path / "saved" / "rows"
+    kills = [(10, "save", ["server"]), (10, "saved", ["worker"]), (14, "begin", ["servers"])]
+    assert trained(tmp_path / "job", 2, kills, more={"save": str(saved)}) == calm
+    manifest = json.loads((saved / "tables.json").read_text())
+    names = [name for table in manifest["tables"] for name in table["files"]]
+    assert len(names) == 4 and all((saved / name).is_file() for name in names)
+    assert sorted(names) == sorted(path.name for path in saved.glob("*.safetensors*"))
+    for servers in (1, 3):
+        kills = [(0, "once", ["server"])]
+        more = {"load": str(saved), "steps": 0}
+        later = trained(tmp_path / f"later{servers}", servers, kills, more=more)
+        assert later[0]["bits"][:2] == calm[0]["bits"][:2], servers
+    more = {"load": str(saved.parent)}
+    job = start(tmp_path / "wrong", TRAINING, {"steps": 2, **more}, 1, "--max-restarts", "0")
+    try:
+        output, _ = job.process.communicate(timeout=LIMIT_S)
+    finally:
+        job.stop()
+    assert job.process.returncode != 0
+    assert f"there are no saved tables in {saved.parent}" in output
 
 
 @pytest.mark.kill

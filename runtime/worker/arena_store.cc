@@ -124,8 +124,9 @@ class ArenaStore final : public StateStore {
     }
     return losses;
   }
-  void begin(const arena::Position& position) override {
+  [[nodiscard]] Status begin(const arena::Position& position) override {
     if (arena_.fresh()) arena_.begin_version0(position);
+    return {};
   }
   [[nodiscard]] Result<Received> receive(const wire::Order& order, Version version) override {
     if (const auto lost = damage(); can_repair(lost, order, version)) {

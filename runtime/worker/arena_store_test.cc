@@ -49,7 +49,7 @@ TEST(ArenaStore, LeavesNothingOfACopyThatFailed) {
   EXPECT_TRUE(store.has_remains());
   store.clear();
   EXPECT_FALSE(store.has_remains());
-  store.begin({});
+  ASSERT_TRUE(store.begin({}));
   auto own = arena::Arena::open(cat(identity->directory, "/rank-0.arena"), layout(),
                                 identity->run_id, nullptr);
   ASSERT_TRUE(own.has_value()) << own.error().what;

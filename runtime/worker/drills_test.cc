@@ -31,7 +31,7 @@ class DrillsTest : public ::testing::Test {
     layout.parameters = {{"w", kNumbers}};
     layout.optimizer = arena::Optimizer::kSgd;
     store_ = *in_arena(layout, Secrecy::kOwn)(*worker_, *worker_->identity());
-    store_->begin({});  // Step 1 is under way.
+    EXPECT_TRUE(store_->begin({}));  // Step 1 is under way.
   }
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<StateStore> store_;

@@ -75,7 +75,7 @@ class TestStore final : public StateStore {
 
   [[nodiscard]] Status show(const std::string&) override { return {}; }
   void forget_held() override { held_.clear(); }
-  void begin(const arena::Position&) override {}
+  [[nodiscard]] Status begin(const arena::Position&) override { return {}; }
   Result<Received> receive(const wire::Order&, Version) override { return Received{}; }
   void stage(Version, const arena::StagedStep&) override {}
   void unstage() override {}

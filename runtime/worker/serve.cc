@@ -10,9 +10,10 @@
 #include "base/text.h"
 #include "io/loop.h"
 #include "runtime/worker/session.h"
-#include "runtime/worker/table_client.h"
 #include "runtime/worker/table_exchange.h"
+#include "runtime/worker/table_setup.h"
 #include "runtime/worker/table_store.h"
+#include "table/saved.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -70,9 +71,25 @@ class Server {
       give_up();
       return collective::Verdict{};
     }
+    if (exchange.agreed().call == TableCall::kSave) return save(exchange);
     const std::size_t t = exchange.agreed().table;
     if (t >= tables_.specs().size()) return Error{Blame::kPeer, cat("there is no table ", t)};
     return exchange.agreed().call == TableCall::kPull ? answer(exchange, t) : add(exchange, t);
+  }
+
+  collective::Verdict save(TableExchange& exchange) {
+    std::string folder(kLongestFolder, '\0');
+    collective::Verdict told = exchange.tell(std::as_writable_bytes(std::span(folder)));
+    if (told.outcome != Outcome::kDone) return told;
+    folder.resize(std::strlen(folder.c_str()));
+    const table::Saved saved{tables_.specs(), tables_.version(), session_.identity().servers};
+    const Status is_saved =
+        exchange.agreed().table == saved.step
+            ? table::save(tables_, folder, saved, kept_.front().server)
+            : Status(Error{Blame::kPeer, cat("version ", exchange.agreed().table,
+                                             " is to be saved, and this is ", saved.step)});
+    std::vector<std::string> said;
+    return exchange.say(is_saved ? std::string() : is_saved.error().what, said);
   }
 
   collective::Verdict answer(TableExchange& exchange, std::size_t t) {
@@ -170,13 +187,9 @@ class Server {
 Status serve_tables(Worker& worker) {
   const auto told = worker.key_values().get({kTables}, config::kNever);
   if (!told) return told.error();
-  std::vector<table::Spec> specs;
-  if (!*told || !table::from_text((*told)->value, specs)) {
-    return worker.fail(
-        "the job's tables are described in a form that is unknown here: start all "
-        "processes with the same release of Holdfast");
-  }
-  const auto session = Session::open(worker, in_tables(std::move(specs)));
+  auto setup = setup_in(*told ? (*told)->value : std::string());
+  if (!setup) return worker.fail(setup.error().what);
+  const auto session = Session::open(worker, in_tables(*std::move(setup)));
   if (!session) return session.error();
   if (const Status joined = (*session)->join({}); !joined) return joined;
   return Server(worker, **session, (*session)->identity().world_size).run();

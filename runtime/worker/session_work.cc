@@ -101,7 +101,10 @@ void Session::Parts::do_work(const trainer::Repair& work) {
       if (store->look_for_losses(true).pages > 0) {
         repaired = Error{Blame::kWorld, "memory was lost while it was filled; start the job again"};
       }
-      store->begin(begin_position);
+      if (const Status begun = store->begin(begin_position); !begun) {
+        (void)worker.fail(begun.error().what);  // No other try would do better.
+        repaired = begun;
+      }
       break;
     case wire::Act::kFinish:
       store->finish();

@@ -30,7 +30,8 @@ class StateStore {
   [[nodiscard]] virtual Holding holding() const = 0;
 
   // Commits version 0 as the program has initialised it. Without effect if a version is held.
-  virtual void begin(const arena::Position& position) = 0;
+  // Error: what it is to begin with can not be had (a server's saved tables).
+  [[nodiscard]] virtual Status begin(const arena::Position& position) = 0;
   // Looks for memory errors. holding() says what of the state is lost. (Gradients, a step that is
   // being staged, and memory of the program are none of it.) If the step has to be given up, a
   // staged one is, and copies that are held are dropped if they have lost pages. `was_used`: since

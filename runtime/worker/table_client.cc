@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "base/assert.h"
 #include "base/digest.h"
 #include "base/prng.h"
 #include "base/text.h"
+#include "runtime/worker/table_setup.h"
+#include "table/saved.h"
 
 namespace holdfast::runtime {
 
@@ -19,11 +23,6 @@ collective::Verdict no_group() {
   return {Outcome::kAborted,
           "there is no whole generation now: tables are used between the begin of a step and its "
           "end, and after a fault the step is void"};
-}
-
-// Keys that are multiples of something must not all be of one server.
-Rank server_of(std::uint64_t key, Rank servers) {
-  return static_cast<Rank>(mix(key ^ 0x7461626c65734846U) % static_cast<std::uint64_t>(servers));
 }
 
 }  // namespace
@@ -61,17 +60,16 @@ Status TableClient::set(std::size_t t, double learning_rate, double weight_decay
 
 Status TableClient::publish() {
   if (std::exchange(is_published_, true)) return {};
-  const std::string text = table::to_text(specs_);
+  const std::string text = to_text(TableSetup{specs_, from_});
   if (Status put = worker_.key_values().put(kTables, text); !put) return put;
   const auto there = worker_.key_values().get({kTables}, config::kNever);
   if (!there) return there.error();
-  std::vector<table::Spec> first;
-  if (!*there || !table::from_text((*there)->value, first)) {
-    return Error{Blame::kPeer,
-                 "the job's tables are described in a form that is unknown here: "
-                 "start all processes with the same release of Holdfast"};
+  const auto first = setup_in(*there ? (*there)->value : std::string());
+  if (!first) return first.error();
+  std::string other = table::difference(first->specs, specs_);
+  if (other.empty() && first->from != from_) {
+    other = cat("they begin with the rows in '", first->from, "' there and in '", from_, "' here");
   }
-  const std::string other = table::difference(first, specs_);
   if (other.empty()) return {};
   return Error{Blame::kUser,
                cat("rank ", rank_, " (here) defines other tables than another worker (there): ",
@@ -179,6 +177,43 @@ Result<collective::Verdict> TableClient::send(TableCall call, std::size_t t,
   told = exchange.give(std::as_bytes(std::span(batch.keys)), sizeof(std::uint64_t));
   if (told.outcome != Outcome::kDone) return told;
   return exchange.give(std::as_bytes(std::span(sums)), values * sizeof(float));
+}
+
+Status TableClient::load_from(const std::string& folder) {
+  if (is_published_) {
+    return Error{Blame::kUser, cat("the tables saved in ", folder,
+                                   " are to be loaded, but the first step has begun")};
+  }
+  std::error_code none;
+  const auto absolute = std::filesystem::absolute(folder, none);  // A server may have another one.
+  from_ = (none ? std::filesystem::path(folder) : absolute).lexically_normal().string();
+  return {};
+}
+
+Result<collective::Verdict> TableClient::save(const std::string& folder, Version n) {
+  std::error_code none;
+  std::string path = std::filesystem::absolute(folder, none).lexically_normal().string();
+  if (none || folder.empty() || path.size() >= kLongestFolder) {
+    return Error{Blame::kUser, cat("tables can not be saved in '", folder,
+                                   "': a folder is expected whose path is shorter than ",
+                                   kLongestFolder, " bytes")};
+  }
+  if (!everyone_) return no_group();
+  path.resize(kLongestFolder);
+  const auto bytes = std::as_writable_bytes(std::span(path));
+  TableExchange exchange(*everyone_, workers_, specs_, current_->options());
+  collective::Verdict told = exchange.meet({TableCall::kSave, n, digest(bytes), {}});
+  if (told.outcome == Outcome::kDone) told = exchange.tell(bytes);
+  std::vector<std::string> said;
+  if (told.outcome == Outcome::kDone) told = exchange.say("", said);
+  if (told.outcome != Outcome::kDone) return told;
+  for (const std::string& error : said) {
+    if (!error.empty()) return Error{Blame::kWorld, cat("tables could not be saved: ", error)};
+  }
+  if (rank_ != 0) return told;
+  const Status written = table::save_manifest(path.c_str(), {specs_, n, servers_});
+  if (!written) return written.error();
+  return told;
 }
 
 // If it fails, the group has ended, and the servers have given the step up.

@@ -52,6 +52,12 @@ class TableClient {
                                                    std::span<const std::uint64_t> keys,
                                                    std::span<const float> values);
 
+  // The tables begin with the rows saved in a folder. Error (kUser): the first step has begun.
+  [[nodiscard]] Status load_from(const std::string& folder);
+  // Has each server save its rows of version `n`, the committed one, in a folder; then the first
+  // worker writes the manifest (table/saved.h). Errors: what a server could not do.
+  [[nodiscard]] Result<collective::Verdict> save(const std::string& folder, Version n);
+
   // For Session: tells the servers which tables there are. All workers have to have the same.
   [[nodiscard]] Status publish();
   // The group of all ranks in this generation; null: there is none now.
@@ -82,6 +88,7 @@ class TableClient {
   const Rank servers_;
   const std::shared_ptr<collective::CurrentGeneration> current_;
   std::vector<table::Spec> specs_;
+  std::string from_;                         // As in TableSetup.
   std::vector<table::Arguments> arguments_;  // By table.
   std::shared_ptr<collective::Group> everyone_;
   bool is_published_ = false;
@@ -89,8 +96,5 @@ class TableClient {
   // set is not, in a process that has sent nothing yet.
   std::vector<TableCall> sent_;
 };
-
-// The key-value by which workers tell the servers which tables there are.
-inline constexpr const char* kTables = "holdfast.tables";
 
 }  // namespace holdfast::runtime

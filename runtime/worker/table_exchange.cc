@@ -32,6 +32,8 @@ std::string TableExchange::in_words(const TableWord& word) const {
       return cat("pushes gradients to table ", name);
     case TableCall::kAssign:
       return cat("gives rows of table ", name, " their first values");
+    case TableCall::kSave:
+      return "saves the tables";
     case TableCall::kEndStep:
       return "ends the step";
     case TableCall::kGiveUp:
@@ -95,6 +97,10 @@ collective::Verdict TableExchange::check() const {
       return {Outcome::kMismatch,
               cat("rank 0 ", in_words(first), ", and rank ", worker, ' ', in_words(other),
                   ": all workers have to use the tables alike, in the same order")};
+    }
+    if (other.digest != first.digest && first.call == TableCall::kSave) {
+      return {Outcome::kMismatch, cat("rank ", worker, " saves the tables in another folder than ",
+                                      "rank 0: all workers have to name the same")};
     }
     if (other.digest != first.digest) {
       return {
@@ -169,6 +175,21 @@ collective::Verdict TableExchange::answer(std::span<std::byte> rows, std::size_t
     at += mine;
   }
   return {};
+}
+
+collective::Verdict TableExchange::say(const std::string& mine, std::vector<std::string>& all) {
+  std::string own = mine.substr(0, kLongestSentence);
+  own.resize(kLongestSentence);
+  std::string bytes(kLongestSentence * static_cast<std::size_t>(all_.world_size()), '\0');
+  collective::Verdict told = run([&] {
+    return all_.all_gather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(bytes)));
+  });
+  all.clear();
+  for (std::size_t at = 0; at < bytes.size(); at += kLongestSentence) {
+    const std::string sentence = bytes.substr(at, kLongestSentence);
+    all.push_back(sentence.substr(0, sentence.find('\0')));
+  }
+  return told;
 }
 
 collective::Verdict TableExchange::tell(std::span<std::byte> bytes) {

@@ -25,16 +25,20 @@ enum class TableCall : std::uint64_t {
   kPull,
   kPush,
   kAssign,
+  kSave,
   kEndStep,
   kGiveUp,  // What was pushed in this step counts for nothing.
 };
 
 struct TableWord {
   TableCall call = TableCall::kNone;
-  std::uint64_t table = 0;
-  std::uint64_t digest = 0;           // kEndStep: of the arguments, which all workers have alike.
+  std::uint64_t table = 0;            // kSave, kEndStep: the version.
+  std::uint64_t digest = 0;           // kSave, kEndStep: of what worker 0 then tells.
   std::vector<std::uint64_t> counts;  // By server: how many rows are meant.
 };
+
+// A folder is told in so many bytes.
+inline constexpr std::size_t kLongestFolder = 4096;
 
 class TableExchange {
  public:
@@ -56,6 +60,9 @@ class TableExchange {
                                          Came& came);
   // From the servers to the workers: a server's `rows` go out, a worker's come in.
   [[nodiscard]] collective::Verdict answer(std::span<std::byte> rows, std::size_t bytes);
+  // A sentence of each rank, for all, by rank: at most kLongestSentence bytes of it.
+  static constexpr std::size_t kLongestSentence = 512;
+  [[nodiscard]] collective::Verdict say(const std::string& mine, std::vector<std::string>& all);
   // Of worker 0, for all.
   [[nodiscard]] collective::Verdict tell(std::span<std::byte> bytes);
 

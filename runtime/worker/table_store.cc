@@ -13,6 +13,7 @@
 #include "runtime/worker/fetch.h"
 #include "runtime/worker/neighbours.h"
 #include "table/arrival.h"
+#include "table/saved.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -63,8 +64,11 @@ class TableSink final : public StateSink {
 
 class TableStore final : public StateStore {
  public:
-  TableStore(Worker& worker, Identity identity, table::Tables tables)
-      : worker_(worker), identity_(std::move(identity)), tables_(std::move(tables)) {
+  TableStore(Worker& worker, Identity identity, std::string from, table::Tables tables)
+      : worker_(worker),
+        identity_(std::move(identity)),
+        from_(std::move(from)),
+        tables_(std::move(tables)) {
     open_held();
     worker_.neighbours().serve_state(
         [identity = identity_, specs = tables_.specs()](Rank rank, Version version) {
@@ -90,8 +94,17 @@ class TableStore final : public StateStore {
     }
     return holding;
   }
-  void begin(const arena::Position& position) override {
-    if (tables_.fresh()) tables_.begin(0, position);
+  [[nodiscard]] Status begin(const arena::Position& position) override {
+    if (!tables_.fresh()) return {};
+    if (!from_.empty()) {
+      const Rank me = identity_.rank - identity_.world_size;
+      const auto mine = [me, servers = identity_.servers](std::uint64_t key) {
+        return server_of(key, servers) == me;
+      };
+      return table::load(tables_, from_, mine, position);
+    }
+    tables_.begin(0, position);
+    return {};
   }
   [[nodiscard]] Losses look_for_losses(bool) override { return {}; }
   [[nodiscard]] Result<Received> receive(const wire::Order& order, Version version) override {
@@ -211,21 +224,22 @@ class TableStore final : public StateStore {
 
   Worker& worker_;
   const Identity identity_;
+  const std::string from_;  // As in TableSetup.
   table::Tables tables_;
   std::map<Rank, table::Tables> held_;  // By ward; none is fresh.
 };
 
 }  // namespace
 
-OpenStore in_tables(std::vector<table::Spec> specs) {
-  return [specs = std::move(specs)](
+OpenStore in_tables(TableSetup setup) {
+  return [setup = std::move(setup)](
              Worker& worker, const Identity& identity) -> Result<std::unique_ptr<StateStore>> {
     const std::string path = tables_path(identity, identity.rank);
     if (auto taken = take_from_predecessor(worker, path); !taken) return taken.error();
-    auto tables = table::Tables::open(path, specs, identity.run_id);
+    auto tables = table::Tables::open(path, setup.specs, identity.run_id);
     if (!tables) return tables.error();
     return std::unique_ptr<StateStore>(
-        std::make_unique<TableStore>(worker, identity, *std::move(tables)));
+        std::make_unique<TableStore>(worker, identity, setup.from, *std::move(tables)));
   };
 }
 

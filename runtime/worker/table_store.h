@@ -11,6 +11,7 @@
 #include "base/ids.h"
 #include "runtime/worker/session.h"
 #include "runtime/worker/state_store.h"
+#include "runtime/worker/table_setup.h"
 #include "table/tables.h"
 
 namespace holdfast::runtime {
@@ -19,7 +20,7 @@ namespace holdfast::runtime {
 // predecessor can write to them (ownership.h). Errors: those of take_ownership() and Tables::open.
 //
 // stage() expects that the step was staged in all kept_tables() already.
-[[nodiscard]] OpenStore in_tables(std::vector<table::Spec> specs);
+[[nodiscard]] OpenStore in_tables(TableSetup setup);
 
 // All of the below require: the session was opened in_tables().
 [[nodiscard]] table::Tables& tables_of(Session& session);

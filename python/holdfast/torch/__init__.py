@@ -31,11 +31,21 @@ from holdfast.job import prepare_spare
 from holdfast.torch import _engine, _register
 from holdfast.torch._beginning import begin_as_the_first
 from holdfast.torch._state import State
-from holdfast.torch._tables import Embedding
+from holdfast.torch._tables import Embedding, load_tables, save_tables
 
 TRIED: Final = ("2.13",)
 
-__all__ = ["Embedding", "Error", "PeerError", "State", "UserError", "WorldError", "init"]
+__all__ = [
+    "Embedding",
+    "Error",
+    "PeerError",
+    "State",
+    "UserError",
+    "WorldError",
+    "init",
+    "load_tables",
+    "save_tables",
+]
 
 
 def init() -> None:

@@ -18,6 +18,7 @@ from holdfast import _abi, _core
 from holdfast._errors import Error, MarkedError, PeerError, UserError
 from holdfast._say import say
 from holdfast._seat import Phase, Seat
+from holdfast._tables import load_tables
 from holdfast.torch._buckets import Buckets
 from holdfast.torch._early import Early
 from holdfast.torch._work import Runner
@@ -50,6 +51,7 @@ class Engine:
         self.buckets: Final = Buckets(say)
         self.early: Final = Early(self.seat)
         self.tables: list[Any] = []  # Each Embedding, in the order in which they were made.
+        self.tables_from = ""  # The folder with whose rows they begin.
         self.groups: weakref.WeakSet[_Group] = weakref.WeakSet()
         self.in_step = False  # A step of the program is under way.
         self.marked = False  # An echo was given in this step.
@@ -85,6 +87,8 @@ class Engine:
         self.session.end_on_exit()
         for table in self.tables:
             table.open(self.session)
+        if self.tables_from:
+            load_tables(self.session, self.tables_from)
         return self.session
 
     def push_tables(self) -> None:

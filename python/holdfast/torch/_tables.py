@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -179,18 +180,8 @@ class Embedding(torch.nn.Module):
         return flat
 
     def _pull(self, keys: Tensor, rows: Tensor) -> None:
-        engine = _engine.engine
-        assert engine is not None
-        if engine.echoing or engine.marked:
-            return
-        if engine.phase is Phase.EARLY or self._table is None:
-            raise UserError(
-                f"{self._spec.name} was used before hf.State(...): its rows can be had after that"
-            )
-        engine.note_between()
-        engine.drain()
-        engine.see_that_others_are_there()
-        if engine.phase is Phase.ECHO:
+        engine = _with_servers(f"{self._spec.name} was used", "its rows can be had")
+        if engine is None or self._table is None:
             return
         if status := self._table.pull(keys.data_ptr(), keys.numel(), rows.data_ptr()):
             rows.zero_()
@@ -219,6 +210,49 @@ class Embedding(torch.nn.Module):
         grads = torch.cat([torch.empty(0, self.dim), *(grad for _, grad in given)])
         grads = (grads / engine.seat.world_size).contiguous()
         return table.push(keys.data_ptr(), keys.numel(), grads.data_ptr())
+
+
+def load_tables(folder: str | os.PathLike[str]) -> None:
+    """Have the tables begin with the rows that save_tables() has left in `folder`.
+
+    Call it after hf.init() and before hf.State(...), the same on all ranks. Any number of servers
+    can load what any other number has saved. All servers' hosts have to see the folder.
+
+    Errors: UserError if a State is there. A folder that can not be used, or has other tables, ends
+    the job by name at the State's first step.
+    """
+    engine = _engine.engine
+    if engine is None or engine.session is not None:
+        raise UserError("hf.load_tables comes after hf.init() and before hf.State(...)")
+    engine.tables_from = os.path.abspath(folder)
+
+
+def save_tables(folder: str | os.PathLike[str]) -> None:
+    """Save the rows of all tables, and their optimizers' state, as they were after the last step.
+
+    The servers write to `folder`, which all their hosts have to see: a safetensors file for each
+    table and server, then tables.json. An older save there stays whole until this one is. All ranks
+    come here alike, as to a lookup: in a step, in state.once(hf.save_tables, folder), or after the
+    last step.
+
+    Errors: WorldError if a file can not be written (names it).
+    """
+    engine = _with_servers("hf.save_tables was called", "it comes")
+    if engine is not None and (status := _tables.save_tables(engine.session, os.fspath(folder))):
+        engine.cut_short(status)
+
+
+def _with_servers(what: str, then: str) -> Any:
+    """Return the engine for an exchange with the servers; None: in this phase there is none."""
+    engine = _engine.engine
+    if engine is not None and (engine.echoing or engine.marked):
+        return None
+    if engine is None or engine.phase is Phase.EARLY or engine.session is None:
+        raise UserError(f"{what} before hf.State(...): {then} after that")
+    engine.note_between()
+    engine.drain()
+    engine.see_that_others_are_there()
+    return None if engine.phase is Phase.ECHO else engine
 
 
 _MOST_VALUES: Final = 4096
