@@ -114,6 +114,19 @@ class Etcd(unittest.TestCase):
         self.assertLess(taken_ns - lost_ns, (LEASE_S + 2) * 1e9)
         self.assertNotIn('"kvs"', self.keys())
 
+    def test_a_host_with_scheduler_and_server_may_be_lost(self):
+        servers = ("--server_num", "2")
+        expected = Job(self.folder / "one-rows", None, 1, 4, steps=FEW, pause=0, keys=50, more=servers).wait()
+        fleet, env = self.with_etcd()
+        job = Job(self.folder / "rows", fleet, 2, 2, env=env, steps=FEW, pause=2000, hold=40, keys=50, more=servers)
+        job.start(2, *servers, "--spare_host=True")
+        job.until_ready(lambda: len(job.events("stands_by")) == 2 and len(job.events("waiting")) >= 2, "who stands by")
+        job.until_step(60)
+        fleet.kill(0)
+        job.agents.pop(0).wait()
+        self.assertEqual(job.wait(), expected)
+        self.assertEqual(len(job.events("takeover")), 1)
+
     def test_a_lost_schedulers_host_is_started_again_elsewhere(self):
         expected = self.one_host(FEW)
         fleet, env = self.with_etcd()

@@ -534,14 +534,15 @@ class OneJob(unittest.TestCase):
         subprocess.run([BUILD / "bin/holdfast", "tls", "new", papers, "--hosts", fleet.address(0)], check=True, capture_output=True)
         env = {"HOLDFAST_TLS_CONFIG": str(papers / "config.json"), "HOLDFAST_TLS_CLIENT_PASSWORD_FILE": str(papers / "client.password"),
                "HOLDFAST_TLS_SERVER_PASSWORD_FILE": str(papers / "server.password")}
-        expected = self.one_host(4)
-        job = Job(self.folder / "under-tls", fleet, 2, 2, env=env)
+        servers = ("--server_num", "2")
+        expected = self.one_host(4, keys=50, more=servers)
+        job = Job(self.folder / "under-tls", fleet, 2, 2, keys=50, more=servers, env=env)
         job.until_step(60)
         os.kill(random.choice(job.pids(1)), signal.SIGKILL)
         job.until_step(150)
         fleet.kill(1)
         job.agents.pop(1).wait()
-        job.start(1, at=2)
+        job.start(1, *servers, at=2)
         self.assertEqual(job.wait(), expected)
 
 
