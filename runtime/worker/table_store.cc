@@ -141,7 +141,7 @@ class TableStore final : public StateStore {
   }
   void update(std::size_t threads) override {
     tables_.update(threads);
-    settle();
+    settle(threads);
   }
   void finish() override {
     if (tables_.staged() == tables_.version() + 1) tables_.update(1);
@@ -205,10 +205,10 @@ class TableStore final : public StateStore {
 
   // Brings what is held to the version of the own tables, once that is committed, and drops what
   // can not be brought there. A step that is staged here and there stays so.
-  void settle() {
+  void settle(std::size_t threads = 1) {
     const Version mine = tables_.version();
     for (auto& [ward, held] : held_) {
-      if (held.version() + 1 == mine && held.staged() == mine) held.update(1);
+      if (held.version() + 1 == mine && held.staged() == mine) held.update(threads);
     }
     drop_unless([mine](Rank, const table::Tables& held) { return held.version() == mine; });
   }

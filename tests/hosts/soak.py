@@ -2,7 +2,7 @@
 """Loses hosts, processes and links at random instants, again and again, and compares the bits each time.
 
 soak.py --build BUILD [--jobs N] [--seed S]   what the hosts need: docs/testing-hosts.md. Each job has 2 x 2 ranks and a
-spare host, and 4 faults. The seed chooses the faults, not the instants at which they meet the job.
+spare host, and 4 faults; every second one has two parameter servers, too. The seed chooses the faults, not the instants at which they meet the job.
 """
 import os
 import signal
@@ -23,17 +23,17 @@ FAULTS = 4
 class Soaked:
     """A job on three hosts, one of them spare. A lost host is started again by the same command, as a cluster would do."""
 
-    def __init__(self, folder, fleet):
-        self.fleet = fleet
-        self.job = Job(folder, fleet, 2, 2, steps=STEPS, pause=2000)
-        self.job.start(2, "--spare_host=True")
+    def __init__(self, folder, fleet, servers):
+        self.fleet, self.options = fleet, ("--server_num", str(servers))
+        self.job = Job(folder, fleet, 2, 2, steps=STEPS, pause=2000, keys=50 if servers else 0, more=self.options)
+        self.job.start(2, *self.options, "--spare_host=True")
         self.kills = 0
         self.renewed = {}  # By host: the job's step at that time.
 
     def renew(self, host):
         self.renewed[host] = self.job.newest_step()
         self.job.agents.pop(host).wait(LIMIT_S)
-        self.job.start(host, *(["--spare_host=True"] if host == 2 else []))
+        self.job.start(host, *self.options, *(["--spare_host=True"] if host == 2 else []))
 
     def lose_silently(self, rng):
         host = rng.choice([1, 2])
@@ -64,11 +64,12 @@ class Soaked:
         self.fleet.heal()
         return f"from host {pair[0]} to host {pair[1]} nothing for {duration} s"
 
-    def kill_worker(self, rng):
-        pids = self.job.pids(rng.choice([0, 1]))
+    def kill_rank(self, rng):
+        role = rng.choice(["MS_WORKER", "MS_PSERVER"])
+        pids = self.job.pids(rng.choice([0, 1]), role)
         if pids:
             os.kill(rng.choice(pids), signal.SIGKILL)
-        return "a worker killed"
+        return f"a process killed that is {role}"
 
     def kill_scheduler(self, rng):
         for pid in self.job.pids(0, "MS_SCHED"):
@@ -97,16 +98,18 @@ def main():
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
         expected = Job(folder / "one", None, 1, 4, steps=STEPS, pause=0).wait()
+        with_rows = Job(folder / "rows", None, 1, 4, steps=STEPS, pause=0, keys=50, more=("--server_num", "1")).wait()
         for number in range(jobs):
             with fleet_of(3, job_test.BUILD) as fleet:
-                soaked = Soaked(folder / f"job-{number}", fleet)
+                servers = number % 2 * 2
+                soaked = Soaked(folder / f"job-{number}", fleet, servers)
                 for fault in range(FAULTS):
                     soaked.job.goes_on_to(STEPS * (fault + 1) // (FAULTS + 1) + rng.randrange(STEPS // 20))
                     what = rng.choice([soaked.lose_silently, soaked.lose_silently, soaked.lose_agent, soaked.cut, soaked.cut_one_way,
-                                       soaked.move, soaked.kill_worker, soaked.kill_scheduler])
+                                       soaked.move, soaked.kill_rank, soaked.kill_scheduler])
                     time.sleep(rng.random() * 0.02)
                     print(f"job {number}: " if fault == 0 else "; ", what(rng), sep="", end="", flush=True)
-                same = soaked.finish() == expected
+                same = soaked.finish() == (with_rows if servers else expected)
                 kills += soaked.kills
                 print(f": {'equal bits' if same else 'OTHER BITS'}", flush=True)
                 if not same:
