@@ -64,6 +64,7 @@ Result<Departure> departure(const std::string& path, const std::vector<Spec>& sp
                             Version version) {
   auto file = os::find_file(path, os::Access::kRead);
   if (!file) return file.error();
+  if (!file->file) return Error{Blame::kWorld, cat("there is no ", path)};
   std::vector<std::byte> beginning(kBeginning);
   if (Status read = read_at(file->file.get(), 0, beginning, path); !read) return read.error();
   const auto rows = rows_in(beginning, specs, version, path);

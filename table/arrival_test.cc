@@ -118,7 +118,7 @@ TEST(TableArrival, RefusesWhatIsNoSuchFile) {
   Tables to = opened(folder.file("to"), some_tables());
   Arrival cut(to, kThisRun, 2);
   EXPECT_FALSE(cut.copy(folder.file("short")));
-  EXPECT_FALSE(cut.copy(folder.file("absent")));
+  EXPECT_EQ(cut.copy(folder.file("absent")).error().what, "there is no " + folder.file("absent"));
   // What a peer says may be anything.
   std::vector<arena::Range> ranges{{0, 5}};
   EXPECT_FALSE(cut.place(ranges, 0));

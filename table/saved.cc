@@ -1,6 +1,7 @@
 #include "table/saved.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/digest.h"
 #include "base/text.h"
 #include "os/errors.h"
 #include "os/fd.h"
@@ -26,6 +28,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr const char* kEnding = ".safetensors";
+constexpr std::uint64_t kLongestManifest = std::uint64_t{1} << 26;
 constexpr const char* kManifest = "tables.json";
 constexpr const char* kTitleOfManifest = "holdfast tables 1";
 constexpr std::uint64_t kLongestHeader = std::uint64_t{1} << 20;
@@ -58,10 +62,22 @@ std::vector<Part> parts_of(const Spec& spec, std::uint64_t rows) {
   return parts;
 }
 
-Json header_of(const Spec& spec, const std::vector<Part>& parts, std::uint64_t updates) {
+// What a file says of itself beside its tensors.
+struct About {
+  std::uint64_t run_id = 0;
+  std::uint64_t step = 0;
+  std::uint64_t updates = 0;
+  std::uint64_t digest = 0;  // The sum of those of its rows.
+};
+
+Json header_of(const Spec& spec, const std::vector<Part>& parts, const About& about) {
   Json header;
-  header["__metadata__"] = {
-      {"table", spec.name}, {"table_of", to_text(std::span(&spec, 1))}, {"updates", cat(updates)}};
+  header["__metadata__"] = {{"table", spec.name},
+                            {"table_of", to_text(std::span(&spec, 1))},
+                            {"run", cat(about.run_id)},
+                            {"step", cat(about.step)},
+                            {"updates", cat(about.updates)},
+                            {"digest", cat(about.digest)}};
   for (const Part& part : parts) {
     const std::uint64_t rows = part.shape.front();
     header[part.name] = {{"dtype", part.type},
@@ -69,6 +85,12 @@ Json header_of(const Spec& spec, const std::vector<Part>& parts, std::uint64_t u
                          {"data_offsets", {part.at, part.at + rows * part.bytes}}};
   }
   return header;
+}
+
+// Of the row `row` of a table with this key.
+std::uint64_t digest_of(const Spec& spec, std::uint64_t key, const std::byte* row) {
+  const std::uint64_t values = digest(std::span(row, spec.value_bytes()), key);
+  return digest(std::span(row + spec.state_offset(), spec.state_floats() * sizeof(float)), values);
 }
 
 bool write_block(int file, std::span<const std::byte> bytes) {
@@ -100,9 +122,11 @@ bool sync_folder(const std::string& folder) {
   return opened && ::fsync(opened.get()) == 0;
 }
 
-Status write_file(const std::string& path, const Table& table, std::uint64_t rows,
-                  std::uint64_t updates) {
-  std::string header = header_of(*table.spec, parts_of(*table.spec, rows), updates).dump();
+Status write_file(const std::string& path, const Table& table, std::uint64_t rows, About about) {
+  for (std::uint64_t row = 0; row < rows; ++row) {
+    about.digest += digest_of(*table.spec, table.keys[row], table.row(row));
+  }
+  std::string header = header_of(*table.spec, parts_of(*table.spec, rows), about).dump();
   header.resize((header.size() + 7) / 8 * 8, ' ');
   const std::uint64_t length = header.size();
   const std::string draft = path + ".new";
@@ -125,8 +149,29 @@ struct Opened {
   os::Fd file;
   std::vector<Part> parts;
   std::uint64_t rows = 0;
-  std::uint64_t updates = 0;
+  About about;
 };
+
+// A file that blocks nobody who reads it.
+Result<os::Fd> open_to_read(const std::string& path, std::uint64_t& bytes) {
+  os::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) return os::system_error(cat("cannot open ", path), errno);
+  struct stat about {};
+  if (::fstat(file.get(), &about) != 0 || !S_ISREG(about.st_mode)) {
+    return unusable(path, "it is no file");
+  }
+  bytes = static_cast<std::uint64_t>(about.st_size);
+  return file;
+}
+
+bool read_number(const Json& header, const char* name, std::uint64_t& to) {
+  const Json::json_pointer at(cat("/__metadata__/", name));
+  if (!header.contains(at) || !header[at].is_string()) return false;
+  const auto& text = header[at].get_ref<const std::string&>();
+  const char* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, to);
+  return read.ec == std::errc() && read.ptr == end;
+}
 
 bool read_block(int file, std::uint64_t offset, std::span<std::byte> to) {
   while (!to.empty()) {
@@ -140,11 +185,13 @@ bool read_block(int file, std::uint64_t offset, std::span<std::byte> to) {
 }
 
 Result<Opened> open_file(const std::string& path, const Spec& spec) {
-  Opened opened{.file = os::Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), .parts = {}};
+  Opened opened;
+  std::uint64_t bytes = 0;
+  auto found = open_to_read(path, bytes);
+  if (!found) return found.error();
+  opened.file = *std::move(found);
   std::uint64_t length = 0;
   const int file = opened.file.get();
-  if (!opened.file) return os::system_error(cat("cannot open ", path), errno);
-  const auto bytes = static_cast<std::uint64_t>(std::max<off_t>(::lseek(file, 0, SEEK_END), 0));
   const bool has_length = read_block(file, 0, std::as_writable_bytes(std::span(&length, 1)));
   if (!has_length || length > kLongestHeader || length > bytes) {
     return unusable(path, "it does not begin as a safetensors file");
@@ -155,11 +202,13 @@ Result<Opened> open_file(const std::string& path, const Spec& spec) {
   }
   const Json header = Json::parse(text, nullptr, false);
   const Json::json_pointer of("/__metadata__/table_of");
-  const Json::json_pointer updates("/__metadata__/updates");
   const Json::json_pointer shape("/keys/shape/0");
+  About& about = opened.about;
   if (!header.is_object() || !header.contains(of) || !header[of].is_string() ||
-      !header.contains(updates) || !header[updates].is_string() || !header.contains(shape) ||
-      !header[shape].is_number_unsigned()) {
+      !header.contains(shape) || !header[shape].is_number_unsigned() ||
+      !read_number(header, "run", about.run_id) || !read_number(header, "step", about.step) ||
+      !read_number(header, "updates", about.updates) ||
+      !read_number(header, "digest", about.digest)) {
     return unusable(path, "its header does not describe a table");
   }
   std::vector<Spec> there;
@@ -169,15 +218,12 @@ Result<Opened> open_file(const std::string& path, const Spec& spec) {
   const std::string other = difference(there, std::span(&spec, 1));
   if (!other.empty()) return unusable(path, cat("it is of another table: ", other));
   opened.rows = header[shape].get<std::uint64_t>();
-  const auto counted = header[updates].get<std::string>();
-  const char* const end = counted.data() + counted.size();
-  const auto read = std::from_chars(counted.data(), end, opened.updates);
-  if (read.ec != std::errc() || read.ptr != end || opened.rows > bytes / sizeof(std::uint64_t)) {
+  if (opened.rows > bytes / sizeof(std::uint64_t)) {
     return unusable(path, "its header has numbers that make no sense");
   }
   opened.parts = parts_of(spec, opened.rows);
   const Part& last = opened.parts.back();
-  const bool fits = header_of(spec, opened.parts, opened.updates) == header &&
+  const bool fits = header_of(spec, opened.parts, opened.about) == header &&
                     sizeof length + length + last.at + opened.rows * last.bytes == bytes;
   if (!fits) return unusable(path, "its header does not fit its size");
   for (Part& part : opened.parts) part.at += sizeof length + length;
@@ -187,7 +233,8 @@ Result<Opened> open_file(const std::string& path, const Spec& spec) {
 }  // namespace
 
 std::string Saved::file(std::size_t table, Rank server) const {
-  return cat("table-", table, ".", server, "-of-", servers, ".step-", step, ".safetensors");
+  return cat("table-", table, ".", server, "-of-", servers, ".step-", step, ".run-", run_id,
+             kEnding);
 }
 
 Status save(const Tables& tables, const std::string& folder, const Saved& saved, Rank server) {
@@ -195,11 +242,20 @@ Status save(const Tables& tables, const std::string& folder, const Saved& saved,
   if (Status made = os::make_directories(folder); !made) return made;
   for (std::size_t t = 0; t < saved.specs.size(); ++t) {
     const std::string path = folder + "/" + saved.file(t, server);
-    Status written = write_file(path, tables.state_->tables[t], tables.rows(t), tables.updates(t));
+    Status written = write_file(path, tables.state_->tables[t], tables.rows(t),
+                                {saved.run_id, saved.step, tables.updates(t)});
     if (!written) return written;
   }
   if (!sync_folder(folder)) return os::system_error(cat("cannot sync ", folder), errno);
   return {};
+}
+
+void forget(const std::string& folder, const Saved& saved, Rank server) {
+  const auto named = read_manifest(folder);
+  if (named && named->run_id == saved.run_id && named->step == saved.step) return;
+  for (std::size_t t = 0; t < saved.specs.size(); ++t) {
+    ::unlink((folder + "/" + saved.file(t, server)).c_str());
+  }
 }
 
 Status save_manifest(const std::string& folder, const Saved& saved) {
@@ -211,14 +267,15 @@ Status save_manifest(const std::string& folder, const Saved& saved) {
       known.push_back(saved.file(t, server));
       files.push_back(known.back());
       if (::access((folder + "/" + known.back()).c_str(), F_OK) == 0) continue;
-      return Error{Blame::kUser, cat("the parameter server number ", server,
-                                     " has saved its rows, but ", folder, "/", known.back(),
-                                     " is not here: tables have to be saved in a folder that "
-                                     "all hosts share")};
+      return Error{Blame::kWorld, cat("the parameter server number ", server,
+                                      " has saved its rows, but ", folder, "/", known.back(),
+                                      " is not here: tables have to be saved in a folder that "
+                                      "all hosts share")};
     }
     all.push_back({{"name", saved.specs[t].name}, {"files", files}});
   }
   const Json manifest = {{"format", kTitleOfManifest},
+                         {"run", saved.run_id},
                          {"step", saved.step},
                          {"servers", saved.servers},
                          {"tables", all},
@@ -228,7 +285,9 @@ Status save_manifest(const std::string& folder, const Saved& saved) {
   Status written = os::write_file_atomically(folder + "/" + kManifest, text, 0644);
   if (!written) return written;
   for (const std::string& name : os::names_in(folder)) {
-    const bool is_saved = name.starts_with("table-") && name.find(".safetensors") != name.npos;
+    const bool is_saved = name.starts_with("table-") && name.find(".step-") != name.npos &&
+                          name.find(".run-") != name.npos &&
+                          (name.ends_with(kEnding) || name.ends_with(cat(kEnding, ".new")));
     if (!is_saved || std::find(known.begin(), known.end(), name) != known.end()) continue;
     ::unlink((folder + "/" + name).c_str());
   }
@@ -237,21 +296,26 @@ Status save_manifest(const std::string& folder, const Saved& saved) {
 
 Result<Saved> read_manifest(const std::string& folder) {
   const std::string path = folder + "/" + kManifest;
-  const auto text = os::read_file(path);
-  if (!text) {
+  std::uint64_t bytes = 0;
+  const auto file = open_to_read(path, bytes);
+  if (!file) {
     return Error{Blame::kUser,
-                 cat("there are no saved tables in ", folder, ": ", path, " can not be read")};
+                 cat("there are no saved tables in ", folder, ": ", file.error().what)};
   }
-  const Json json = Json::parse(*text, nullptr, false);
+  std::string text(std::min(bytes, kLongestManifest), '\0');
+  (void)read_block(file->get(), 0, std::as_writable_bytes(std::span(text)));
+  const Json json = Json::parse(text, nullptr, false);
   const bool is_known = json.is_object() && json.value("format", Json()) == kTitleOfManifest &&
+                        json.value("run", Json()).is_number_unsigned() &&
                         json.value("step", Json()).is_number_unsigned() &&
                         json.value("servers", Json()).is_number_unsigned() &&
                         json.value("specifications", Json()).is_string();
   Saved saved;
   if (!is_known || !from_text(json["specifications"].get<std::string>(), saved.specs) ||
-      json["servers"].get<std::uint64_t>() > kMostServers) {
+      json["servers"].get<std::uint64_t>() - 1 >= kMostServers) {
     return unusable(path, "it is damaged, or of another release");
   }
+  saved.run_id = json["run"].get<std::uint64_t>();
   saved.step = json["step"].get<std::uint64_t>();
   saved.servers = json["servers"].get<Rank>();
   return saved;
@@ -260,22 +324,26 @@ Result<Saved> read_manifest(const std::string& folder) {
 // Fills one table of a server from the files of all servers that have saved it.
 class Loading {
  public:
-  Loading(Tables::State& state, Table& table, const std::function<bool(std::uint64_t)>& mine)
-      : state_(state), table_(table), mine_(mine) {}
+  Loading(Tables::State& state, Table& table, const Saved& saved,
+          const std::function<bool(std::uint64_t)>& mine)
+      : state_(state), table_(table), saved_(saved), mine_(mine) {}
 
   Status add(const std::string& path) {
     auto opened = open_file(path, *table_.spec);
     if (!opened) return opened.error();
-    if (updates_ && *updates_ != opened->updates) {
-      return unusable(path, "it is of another step than the files beside it");
+    const About& about = opened->about;
+    if (about.run_id != saved_.run_id || about.step != saved_.step ||
+        (updates_ && *updates_ != about.updates)) {
+      return unusable(path, "it is of another save than tables.json");
     }
-    updates_ = opened->updates;
+    updates_ = about.updates;
+    digest_ = 0;
     constexpr std::uint64_t kRows = 4096;
     for (std::uint64_t from = 0; from < opened->rows; from += kRows) {
       Status added = add(path, *opened, from, std::min(kRows, opened->rows - from));
       if (!added) return added;
     }
-    return {};
+    return digest_ == about.digest ? Status() : unusable(path, "its rows are damaged");
   }
 
   // The rows are found by their keys from here on.
@@ -304,26 +372,32 @@ class Loading {
         return unusable(path, "it can not be read to its end");
       }
     }
+    const std::size_t row_bytes = table_.spec->row_bytes();
+    std::vector<std::byte> row;
     for (std::uint64_t i = 0; i < count; ++i) {
       std::uint64_t key = 0;
       std::memcpy(&key, blocks[0].data() + i * sizeof key, sizeof key);
+      row.assign(row_bytes, std::byte{});
+      for (std::size_t p = 1; p < blocks.size(); ++p) {
+        const std::size_t bytes = opened.parts[p].bytes;
+        std::memcpy(row.data() + (p == 1 ? 0 : table_.spec->state_offset()),
+                    blocks[p].data() + i * bytes, bytes);
+      }
+      digest_ += digest_of(*table_.spec, key, row.data());
       if (!mine_(key)) continue;
       if (Status taken = state_.reserve_rows(table_, rows_ + 1); !taken) return taken;
       table_.keys[rows_] = key;
-      std::byte* const row = table_.row(rows_++);
-      std::memset(row, 0, table_.spec->row_bytes());
-      std::memcpy(row, blocks[1].data() + i * opened.parts[1].bytes, opened.parts[1].bytes);
-      if (blocks.size() < 3) continue;
-      std::memcpy(row + table_.spec->state_offset(), blocks[2].data() + i * opened.parts[2].bytes,
-                  opened.parts[2].bytes);
+      std::memcpy(table_.row(rows_++), row.data(), row_bytes);
     }
     return {};
   }
 
   Tables::State& state_;
   Table& table_;
+  const Saved& saved_;
   const std::function<bool(std::uint64_t)>& mine_;
   std::uint64_t rows_ = 0;
+  std::uint64_t digest_ = 0;              // Of the rows of the file that is read.
   std::optional<std::uint64_t> updates_;  // As all files say.
 };
 
@@ -339,7 +413,7 @@ Status load(Tables& tables, const std::string& folder,
   }
   Tables::State& state = *tables.state_;
   for (std::size_t t = 0; t < state.tables.size(); ++t) {
-    Loading loading(state, state.tables[t], mine);
+    Loading loading(state, state.tables[t], *saved, mine);
     for (Rank server = 0; server < saved->servers; ++server) {
       Status added = loading.add(folder + "/" + saved->file(t, server));
       if (!added) return added;

@@ -2,8 +2,9 @@
 // and a manifest, tables.json. A file has the tensors `keys` (I64), `rows` (F32 or BF16), and, if
 // the optimizer has a state, `state` (F32); row i of each belongs together.
 //
-// The files' names have the step, so those of an older save stay whole until the manifest names the
-// new ones. Any number of servers can read what any other number has saved.
+// The files' names have the run and the step, so those of an older save stay whole until the
+// manifest names the new ones. Any number of servers can read what any other number has saved. A
+// folder is for one job at a time.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,7 @@ namespace holdfast::table {
 // What one save consists of.
 struct Saved {
   std::vector<Spec> specs;
+  std::uint64_t run_id = 0;
   Version step = 0;  // The rows are those after this step.
   Rank servers = 0;
 
@@ -33,6 +35,8 @@ struct Saved {
 // the folder if need be. Errors (kWorld) name the file.
 [[nodiscard]] Status save(const Tables& tables, const std::string& folder, const Saved& saved,
                           Rank server);
+// Removes what save() has written, unless the manifest names it: the save has failed elsewhere.
+void forget(const std::string& folder, const Saved& saved, Rank server);
 // Writes the manifest, once all files are there, and removes files of other saves. Error (kUser): a
 // file is not there, as on a disk that not all hosts share.
 [[nodiscard]] Status save_manifest(const std::string& folder, const Saved& saved);

@@ -2,6 +2,7 @@
 #include "table/saved.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <filesystem>
@@ -77,7 +78,7 @@ struct Servers {
     return sum;
   }
   void save(const std::string& folder) const {
-    const Saved saved{all[0].specs(), all[0].version(), static_cast<Rank>(all.size())};
+    const Saved saved{all[0].specs(), run, all[0].version(), static_cast<Rank>(all.size())};
     for (std::size_t s = 0; s < all.size(); ++s) {
       const Status is_saved = table::save(all[s], folder, saved, static_cast<Rank>(s));
       ASSERT_TRUE(is_saved) << is_saved.error().what;
@@ -93,6 +94,7 @@ struct Servers {
   }
 
   std::vector<Tables> all;
+  std::uint64_t run = 5;
 };
 
 // Everything that a file says, read as the format's description has it.
@@ -130,7 +132,7 @@ TEST(SavedTables, AreSafetensors) {
   all.make_steps(1, 2);
   all.save(folder.file("saved"));
   std::string data;
-  const auto header = header_in(folder.file("saved/table-0.0-of-1.step-2.safetensors"), data);
+  const auto header = header_in(folder.file("saved/table-0.0-of-1.step-2.run-5.safetensors"), data);
   const std::uint64_t rows = all.all[0].rows(0);
   EXPECT_EQ(header["__metadata__"]["table"], "odd/name");
   EXPECT_EQ(header["keys"]["dtype"], "I64");
@@ -154,13 +156,36 @@ TEST(SavedTables, TheNextSaveTakesTheirPlace) {
   all.begin();
   all.save(saved);
   all.make_steps(1, 1);
-  std::ofstream(saved + "/notes.txt") << "of the user";
-  std::ofstream(saved + "/table-9.0-of-1.step-0.safetensors.new") << "of a save that was killed";
+  std::ofstream(saved + "/table-notes.safetensors") << "of the user";
+  std::ofstream(saved + "/table-9.0-of-1.step-0.run-5.safetensors.new")
+      << "of a save that was killed";
   all.save(saved);
   EXPECT_EQ(os::names_in(saved).size(), 4U + 2U);  // The manifest, and the user's file.
   const auto manifest = read_manifest(saved);
   ASSERT_TRUE(manifest);
   EXPECT_EQ(manifest->step, 1U);
+}
+
+// A job that was killed while it saved, at a step that an older one has saved, too.
+TEST(SavedTables, AnotherRunsSaveStaysWholeUntilTheNextOneIs) {
+  const Directory folder;
+  const std::string saved = folder.file("saved");
+  Servers first(folder, "first", 1);
+  first.begin();
+  first.make_steps(1, 2);
+  first.save(saved);
+  Servers second(folder, "second", 1);
+  second.begin();
+  second.make_steps(2, 3);
+  const Saved half{second.all[0].specs(), 6, 2, 1};
+  ASSERT_TRUE(table::save(second.all[0], saved, half, 0));
+  Servers later(folder, "later", 1);
+  ASSERT_TRUE(later.load(saved));
+  EXPECT_EQ(later.digest(), first.digest());
+  forget(saved, half, 0);
+  EXPECT_EQ(os::names_in(saved).size(), 5U);
+  forget(saved, {first.all[0].specs(), 5, 2, 1}, 0);
+  EXPECT_EQ(os::names_in(saved).size(), 5U) << "the manifest names them";
 }
 
 void replace_in(const std::string& path, const std::string& what, const std::string& with) {
@@ -174,7 +199,7 @@ void replace_in(const std::string& path, const std::string& what, const std::str
 TEST(SavedTables, NameWhatIsWrong) {
   const Directory folder;
   const std::string saved = folder.file("saved");
-  const std::string file = saved + "/table-0.0-of-2.step-1.safetensors";
+  const std::string file = saved + "/table-0.0-of-2.step-1.run-5.safetensors";
   int tried = 0;
   const auto refusal = [&](const std::vector<Spec>& specs = saved_specs()) {
     Servers later(folder, cat("later", tried++), 1, specs);
@@ -200,15 +225,30 @@ TEST(SavedTables, NameWhatIsWrong) {
   EXPECT_NE(refusal().find("its header does not fit its size"), std::string::npos);
   save_anew();
   replace_in(file, "\"updates\":\"1\"", "\"updates\":\"2\"");
-  EXPECT_NE(refusal().find("of another step than"), std::string::npos) << refusal();
+  EXPECT_NE(refusal().find("of another save than"), std::string::npos) << refusal();
   save_anew();
-  std::filesystem::copy_file(file, saved + "/table-0.1-of-2.step-1.safetensors",
+  replace_in(file, "\"run\":\"5\"", "\"run\":\"6\"");
+  EXPECT_NE(refusal().find("of another save than"), std::string::npos) << refusal();
+  save_anew();
+  {
+    std::fstream damaged(file, std::ios::in | std::ios::out | std::ios::binary);
+    damaged.seekp(-3, std::ios::end);
+    damaged.put('!');
+  }
+  EXPECT_NE(refusal().find("its rows are damaged"), std::string::npos) << refusal();
+  save_anew();
+  std::filesystem::copy_file(file, saved + "/table-0.1-of-2.step-1.run-5.safetensors",
                              std::filesystem::copy_options::overwrite_existing);
   EXPECT_NE(refusal().find("twice"), std::string::npos) << refusal();
   std::filesystem::remove(file);
   EXPECT_NE(refusal().find("cannot open"), std::string::npos);
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  EXPECT_NE(refusal().find("it is no file"), std::string::npos);
+  std::filesystem::remove(file);
   std::ofstream(file) << "not such a file";
   EXPECT_NE(refusal().find("does not begin as a safetensors file"), std::string::npos);
+  replace_in(saved + "/tables.json", "\"servers\": 2", "\"servers\": 0");
+  EXPECT_NE(refusal().find("damaged, or of another release"), std::string::npos);
   std::ofstream(saved + "/tables.json") << "{\"format\": 1}";
   EXPECT_NE(refusal().find("damaged, or of another release"), std::string::npos);
 }

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -51,7 +52,15 @@ std::string told(double number) {
   return text_of(number, std::chars_format::general);
 }
 
+// Names stand in files and in what people are shown, which is JSON.
+bool is_utf8(const std::string& name) {
+  const nlohmann::json text = name;
+  using Handler = nlohmann::json::error_handler_t;
+  return text.dump(-1, ' ', false, Handler::ignore) == text.dump(-1, ' ', false, Handler::replace);
+}
+
 Status check(const Spec& spec) {
+  if (!is_utf8(spec.name)) return {Error{Blame::kUser, "a table's name has to be UTF-8"}};
   if (spec.name.empty() || spec.name.size() > kMostNameBytes ||
       spec.name.find('\n') != std::string::npos) {
     return refused(spec, cat("a name has 1 to ", kMostNameBytes, " bytes, and one line"));

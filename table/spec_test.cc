@@ -48,6 +48,10 @@ TEST(Spec, ThatCanNotBeIsRefusedByName) {
   bad = good();
   bad.name = "";
   EXPECT_EQ(error_of(bad), "table without a name: a name has 1 to 255 bytes, and one line");
+  bad.name = "caf\xe9";
+  EXPECT_EQ(error_of(bad), "a table's name has to be UTF-8");
+  bad.name = "caf\xc3\xa9";
+  EXPECT_EQ(error_of(bad), "");
   bad = good();
   bad.optimizer.beta1 = 1;
   EXPECT_EQ(error_of(bad), "table users of a shop: its optimizer's beta1 can not be 1");

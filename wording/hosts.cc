@@ -35,12 +35,13 @@ std::string in_words(Cover cover, std::uint64_t bytes) {
                  "have (of this one up to ", size_in_words(bytes),
                  ", its private state) is nowhere else");
     case Cover::kRowsHeld:
-      return "a lost host takes no rows along: what each parameter server has is on the host of "
-             "another one, too";
+      return "a lost host takes no rows along: from the next step on, what each parameter server "
+             "has "
+             "is on the host of another one, too";
     case Cover::kRowsNotHeld:
       return "a lost host ends this job if it has a parameter server: what that has is on no other "
-             "host. For that, servers have to be on two hosts (and HOLDFAST_REPLICAS must not be "
-             "0)";
+             "host. For that, servers have to be on hosts that do not fail together "
+             "(HOLDFAST_DOMAIN), and HOLDFAST_REPLICAS must not be 0";
   }
   return {};
 }

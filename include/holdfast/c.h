@@ -418,8 +418,8 @@ HF_API hf_status hf_table_assign(hf_session* session, uint64_t table, const uint
 HF_API hf_status hf_tables_load(hf_session* session, const char* folder);
 /* Has the servers write the rows of hf_version() to a folder that all their hosts see: a
  * safetensors file for each table and server, and then a manifest, tables.json. All workers call it
- * alike, as hf_table_pull(). An older save in the folder stays whole until this one is. HF_WORLD: a
- * file can not be written; names it. */
+ * alike, as hf_table_pull(); it returns once all is there. An older save in the folder stays whole
+ * until this one is. HF_WORLD, for all workers: a file can not be written; names it. */
 HF_API hf_status hf_tables_save(hf_session* session, const char* folder);
 
 /* ---- Memory for sums ---------------------------------------------------------------------------

@@ -4,10 +4,12 @@
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "base/text.h"
+#include "collective/waiting.h"
 #include "io/loop.h"
 #include "runtime/worker/session.h"
 #include "runtime/worker/table_exchange.h"
@@ -82,14 +84,21 @@ class Server {
     collective::Verdict told = exchange.tell(std::as_writable_bytes(std::span(folder)));
     if (told.outcome != Outcome::kDone) return told;
     folder.resize(std::strlen(folder.c_str()));
-    const table::Saved saved{tables_.specs(), tables_.version(), session_.identity().servers};
-    const Status is_saved =
-        exchange.agreed().table == saved.step
-            ? table::save(tables_, folder, saved, kept_.front().server)
-            : Status(Error{Blame::kPeer, cat("version ", exchange.agreed().table,
-                                             " is to be saved, and this is ", saved.step)});
-    std::vector<std::string> said;
-    return exchange.say(is_saved ? std::string() : is_saved.error().what, said);
+    const table::Saved saved{tables_.specs(), session_.identity().run_id, tables_.version(),
+                             session_.identity().servers};
+    const Rank me = kept_.front().server;
+    Status is_saved = Error{Blame::kPeer, cat("version ", exchange.agreed().table,
+                                              " is to be saved, and this is ", saved.step)};
+    if (exchange.agreed().table == saved.step) {
+      // Whoever waits for this server is not to think that it hangs.
+      const collective::TeamWait wait(session_.current()->options().team_waits);
+      is_saved = table::save(tables_, folder, saved, me);
+    }
+    std::string error;
+    told = exchange.say(is_saved ? std::string() : is_saved.error().what, error);
+    if (told.outcome == Outcome::kDone && error.empty()) told = exchange.say("", error);
+    if (told.outcome == Outcome::kDone && !error.empty()) table::forget(folder, saved, me);
+    return told;
   }
 
   collective::Verdict answer(TableExchange& exchange, std::size_t t) {
@@ -114,15 +123,29 @@ class Server {
     for (std::size_t i = 0; i < kept_.size(); ++i) {
       fill(keys_, came_keys_[i]);
       fill(rows_, came_[i]);
+      if (i == 0 && exchange.agreed().call == TableCall::kAssign) {
+        if (Status once = see_that_all_come_once(t); !once) return once.error();
+      }
       if (Status added = kept_[i].tables->add(t, keys_, rows_); !added) return added.error();
     }
     return collective::Verdict{};
+  }
+
+  // Values that two workers give would be added up.
+  Status see_that_all_come_once(std::size_t t) {
+    for (const std::uint64_t key : keys_) {
+      if (assigned_.emplace(t, key).second) continue;
+      return Error{Blame::kUser, cat("the row of key ", key, " of table ", tables_.specs()[t].name,
+                                     " is given first values by two workers: one has to do it")};
+    }
+    return {};
   }
 
   // What was pushed in this step counts for nothing.
   void give_up() {
     for (const Kept& kept : kept_) kept.tables->unstage();
     pushed_.clear();
+    assigned_.clear();
   }
 
   template <class T>
@@ -145,6 +168,7 @@ class Server {
       arguments[t].update_count = arguments[t].assigns != 0 ? 0 : counted;
     }
     pushed_.clear();
+    assigned_.clear();
     const Version n = tables_.version() + 1;
     if (exchange.agreed().table != n) {
       return Error{Blame::kPeer, cat("the workers end step ", exchange.agreed().table,
@@ -176,7 +200,8 @@ class Server {
   Instant tells_next_{};
   bool is_begun_ = false;     // A step that is not committed.
   std::vector<bool> pushed_;  // By table: whether the workers have pushed to it in this step.
-  std::vector<Kept> kept_;    // In this step; the own tables are the first.
+  std::set<std::pair<std::size_t, std::uint64_t>> assigned_;  // In this step: tables and keys.
+  std::vector<Kept> kept_;  // In this step; the own tables are the first.
   TableExchange::Came came_keys_, came_;
   std::vector<std::uint64_t> keys_;
   std::vector<float> rows_;

@@ -19,6 +19,16 @@ using collective::Outcome;
 
 namespace {
 
+// The servers may have another working directory.
+Result<std::string> absolute_of(const std::string& folder) {
+  std::error_code none;
+  std::string path = std::filesystem::absolute(folder, none).lexically_normal().string();
+  if (!none && !folder.empty() && path.size() < kLongestFolder) return path;
+  return Error{Blame::kUser, cat("saved tables can not be in '", folder,
+                                 "': a folder is expected whose path is shorter than ",
+                                 kLongestFolder, " bytes")};
+}
+
 collective::Verdict no_group() {
   return {Outcome::kAborted,
           "there is no whole generation now: tables are used between the begin of a step and its "
@@ -31,6 +41,7 @@ TableClient::TableClient(Worker& worker, const Identity& identity,
                          std::shared_ptr<collective::CurrentGeneration> current)
     : worker_(worker),
       rank_(identity.rank),
+      run_id_(identity.run_id),
       workers_(identity.world_size),
       servers_(identity.servers),
       current_(std::move(current)) {}
@@ -67,7 +78,8 @@ Status TableClient::publish() {
   const auto first = setup_in(*there ? (*there)->value : std::string());
   if (!first) return first.error();
   std::string other = table::difference(first->specs, specs_);
-  if (other.empty() && first->from != from_) {
+  // A successor may find what was saved meanwhile. The rows are there by then.
+  if (other.empty() && first->from != from_ && worker_.generation() <= 1) {
     other = cat("they begin with the rows in '", first->from, "' there and in '", from_, "' here");
   }
   if (other.empty()) return {};
@@ -163,6 +175,10 @@ Result<collective::Verdict> TableClient::send(TableCall call, std::size_t t,
     const std::size_t place = batch.places[i];
     float* const sum = sums.data() + place * values;
     const float* const more = given.data() + i * values;
+    if (has[place] && call == TableCall::kAssign) {
+      return Error{Blame::kUser, cat("rank ", rank_, " gives the row of key ", keys[i],
+                                     " of table ", specs_[t].name, " its first values twice")};
+    }
     if (has[place]) {
       for (std::size_t k = 0; k < values; ++k) sum[k] += more[k];
     } else {
@@ -184,36 +200,31 @@ Status TableClient::load_from(const std::string& folder) {
     return Error{Blame::kUser, cat("the tables saved in ", folder,
                                    " are to be loaded, but the first step has begun")};
   }
-  std::error_code none;
-  const auto absolute = std::filesystem::absolute(folder, none);  // A server may have another one.
-  from_ = (none ? std::filesystem::path(folder) : absolute).lexically_normal().string();
+  auto absolute = absolute_of(folder);
+  if (!absolute) return absolute.error();
+  from_ = *std::move(absolute);
   return {};
 }
 
 Result<collective::Verdict> TableClient::save(const std::string& folder, Version n) {
-  std::error_code none;
-  std::string path = std::filesystem::absolute(folder, none).lexically_normal().string();
-  if (none || folder.empty() || path.size() >= kLongestFolder) {
-    return Error{Blame::kUser, cat("tables can not be saved in '", folder,
-                                   "': a folder is expected whose path is shorter than ",
-                                   kLongestFolder, " bytes")};
-  }
+  const auto path = absolute_of(folder);
+  if (!path) return path.error();
   if (!everyone_) return no_group();
-  path.resize(kLongestFolder);
-  const auto bytes = std::as_writable_bytes(std::span(path));
+  std::string text = *path;
+  text.resize(kLongestFolder);
+  const auto bytes = std::as_writable_bytes(std::span(text));
   TableExchange exchange(*everyone_, workers_, specs_, current_->options());
   collective::Verdict told = exchange.meet({TableCall::kSave, n, digest(bytes), {}});
   if (told.outcome == Outcome::kDone) told = exchange.tell(bytes);
-  std::vector<std::string> said;
-  if (told.outcome == Outcome::kDone) told = exchange.say("", said);
-  if (told.outcome != Outcome::kDone) return told;
-  for (const std::string& error : said) {
-    if (!error.empty()) return Error{Blame::kWorld, cat("tables could not be saved: ", error)};
+  std::string error;
+  if (told.outcome == Outcome::kDone) told = exchange.say("", error);
+  if (told.outcome == Outcome::kDone && error.empty()) {
+    const Status written =
+        rank_ != 0 ? Status() : table::save_manifest(*path, {specs_, run_id_, n, servers_});
+    told = exchange.say(written ? std::string() : written.error().what, error);
   }
-  if (rank_ != 0) return told;
-  const Status written = table::save_manifest(path.c_str(), {specs_, n, servers_});
-  if (!written) return written.error();
-  return told;
+  if (told.outcome != Outcome::kDone || error.empty()) return told;
+  return Error{Blame::kWorld, cat("tables could not be saved: ", error)};
 }
 
 // If it fails, the group has ended, and the servers have given the step up.

@@ -55,7 +55,8 @@ class TableClient {
   // The tables begin with the rows saved in a folder. Error (kUser): the first step has begun.
   [[nodiscard]] Status load_from(const std::string& folder);
   // Has each server save its rows of version `n`, the committed one, in a folder; then the first
-  // worker writes the manifest (table/saved.h). Errors: what a server could not do.
+  // worker writes the manifest (table/saved.h). Returns when it is there. Errors, the same in all
+  // workers: what a server or the first worker could not do.
   [[nodiscard]] Result<collective::Verdict> save(const std::string& folder, Version n);
 
   // For Session: tells the servers which tables there are. All workers have to have the same.
@@ -84,6 +85,7 @@ class TableClient {
 
   Worker& worker_;
   const Rank rank_;
+  const std::uint64_t run_id_;
   const Rank workers_;
   const Rank servers_;
   const std::shared_ptr<collective::CurrentGeneration> current_;

@@ -177,17 +177,17 @@ collective::Verdict TableExchange::answer(std::span<std::byte> rows, std::size_t
   return {};
 }
 
-collective::Verdict TableExchange::say(const std::string& mine, std::vector<std::string>& all) {
+collective::Verdict TableExchange::say(const std::string& mine, std::string& first) {
   std::string own = mine.substr(0, kLongestSentence);
   own.resize(kLongestSentence);
-  std::string bytes(kLongestSentence * static_cast<std::size_t>(all_.world_size()), '\0');
+  std::string all(kLongestSentence * static_cast<std::size_t>(all_.world_size()), '\0');
   collective::Verdict told = run([&] {
-    return all_.all_gather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(bytes)));
+    return all_.all_gather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
   });
-  all.clear();
-  for (std::size_t at = 0; at < bytes.size(); at += kLongestSentence) {
-    const std::string sentence = bytes.substr(at, kLongestSentence);
-    all.push_back(sentence.substr(0, sentence.find('\0')));
+  first.clear();
+  for (std::size_t at = 0; at < all.size() && first.empty(); at += kLongestSentence) {
+    const std::string sentence = all.substr(at, kLongestSentence);
+    first = sentence.substr(0, sentence.find('\0'));
   }
   return told;
 }

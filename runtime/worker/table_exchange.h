@@ -60,9 +60,10 @@ class TableExchange {
                                          Came& came);
   // From the servers to the workers: a server's `rows` go out, a worker's come in.
   [[nodiscard]] collective::Verdict answer(std::span<std::byte> rows, std::size_t bytes);
-  // A sentence of each rank, for all, by rank: at most kLongestSentence bytes of it.
+  // What went wrong in each rank, if anything did; all hear the first such sentence, which is cut
+  // to kLongestSentence bytes.
   static constexpr std::size_t kLongestSentence = 512;
-  [[nodiscard]] collective::Verdict say(const std::string& mine, std::vector<std::string>& all);
+  [[nodiscard]] collective::Verdict say(const std::string& mine, std::string& first);
   // Of worker 0, for all.
   [[nodiscard]] collective::Verdict tell(std::span<std::byte> bytes);
 

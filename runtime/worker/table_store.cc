@@ -169,14 +169,14 @@ class TableStore final : public StateStore {
       const std::string path = held_tables_path(identity_, ward, identity_.rank);
       ::unlink(path.c_str());
       auto held = table::Tables::open(path, tables_.specs(), identity_.run_id);
-      if (!held) return held.error();
+      if (!held) return no_copy(held.error());
       table::Arrival arrival(*held, identity_.run_id, tables_.version());
       TableSink sink(arrival);
       const Status came = fetch(worker_, worker_.neighbours().location_of(ward), ward,
                                 tables_.version(), sink, stop);
       if (!came) {
         ::unlink(path.c_str());
-        return came;
+        return sink.has_refused() ? no_copy(came.error()) : came.error();
       }
       held_.emplace(ward, *std::move(held));
     }
@@ -185,6 +185,12 @@ class TableStore final : public StateStore {
   [[nodiscard]] collective::Registered gradients() override { return {}; }
 
  private:
+  // The second copy can not be had, however often it is tried. The job ends by this name.
+  Error no_copy(const Error& why) {
+    return worker_.fail(cat("a server can not hold the rows of another one: ", why.what,
+                            ". HOLDFAST_REPLICAS=0 does without second copies"));
+  }
+
   // Opens what this rank's predecessor held for others. What follows a step that is committed here
   // is brought to it.
   void open_held() {
