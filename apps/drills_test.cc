@@ -56,7 +56,7 @@ void launch_and_hold(Job& job, std::vector<std::string> options,
 
 TEST(Drill, ComesAndIsExplained) {
   Job job("drill");
-  launch_and_hold(job, {"--allow_inject"});
+  launch_and_hold(job, {"--allow_inject"}, {"--hold-again", "380"});
   ASSERT_TRUE(job.reaches(1)) << job.output();
   const auto wrong = holdfast(cat("inject flood --job ", job.name, " --rank 1"));
   EXPECT_EQ(wrong.code, 2);
@@ -83,6 +83,9 @@ TEST(Drill, ComesAndIsExplained) {
   EXPECT_TRUE(has(before.text, "it is running, step ")) << before.text;
   EXPECT_TRUE(has(before.text, "There was no recovery that is complete.")) << before.text;
   std::ofstream(job.folder + "/out/go") << "go\n";
+  // The job's end would not wait for it.
+  EXPECT_TRUE(until([&] { return has(job.output(), "was killed by signal 9"); })) << job.output();
+  std::ofstream(job.folder + "/out/go-again") << "go\n";
   ASSERT_EQ(job.wait(120), 0) << job.output();
   EXPECT_TRUE(has(job.output(), "drill: rank 1")) << job.output();
 
@@ -107,7 +110,7 @@ TEST(Drill, ComesAndIsExplained) {
 // A scheduler that is started again tells what its predecessor has told; users hear it once.
 TEST(Drill, IsKnownToTheNextScheduler) {
   Job job("drill-kept");
-  launch_and_hold(job, {"--allow_inject"});
+  launch_and_hold(job, {"--allow_inject"}, {"--hold-again", "395"});
   ASSERT_TRUE(job.reaches(1)) << job.output();
   const auto told = holdfast(cat("inject kill --job ", job.name, " --rank 1 --at-step 390"));
   ASSERT_EQ(told.code, 0) << told.text;
@@ -120,6 +123,10 @@ TEST(Drill, IsKnownToTheNextScheduler) {
   })) << text;
   EXPECT_TRUE(has(text, "drill: rank 1")) << text;
   std::ofstream(job.folder + "/out/go") << "go\n";
+  // The job's end would not wait for it. (The scheduler was killed, too.)
+  EXPECT_TRUE(until([&] { return has(job.output(), "worker 1 was killed by signal 9"); }))
+      << job.output();
+  std::ofstream(job.folder + "/out/go-again") << "go\n";
   ASSERT_EQ(job.wait(120), 0) << job.output();
   EXPECT_EQ(count(job.output(), "drill: rank 1"), 1U) << job.output();
   const auto after = holdfast(cat("explain ", job.logs));

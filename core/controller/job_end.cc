@@ -7,8 +7,6 @@ namespace holdfast::controller {
 using wire::PeerKind;
 using wire::Reason;
 
-constexpr Duration kCodePatience = std::chrono::milliseconds(500);
-
 // While leaves_at_ is set, the own agent is waited for: it has to hear of the end first (P32).
 void JobEnd::tell(Link link) {
   Peer* peer = job_.connections.open(link);
@@ -37,21 +35,9 @@ void JobEnd::maybe_all_left() {
   if (job_.has_ended() || !job_.roster.assembled()) return;
   const std::size_t gone =
       job_.roster.in_state(SeatState::kLeft) + job_.roster.in_state(SeatState::kDeserted);
-  if (gone != job_.roster.members().size() && !have_left_servers_alone()) return;
-  if (!awaits_exit_code()) {
+  if (gone == job_.roster.members().size() || have_left_servers_alone()) {
     end(true, {.kind = Reason::Kind::kAllEnded, .total = job_.roster.world_size()});
   }
-}
-
-// Whether it may soon be known how a process has died whose death its agent has told: then the last
-// report of a recovery has it.
-bool JobEnd::awaits_exit_code() {
-  const auto lacks_code = [](const Member& member) {
-    return member.detected_ns != 0 && member.ending.kind == wire::Ending::Kind::kUnknown;
-  };
-  if (std::none_of(job_.roster.each().begin(), job_.roster.each().end(), lacks_code)) return false;
-  if (!codes_by_) codes_by_ = job_.now + kCodePatience;
-  return job_.now < *codes_by_;
 }
 
 // Whether all workers have ended without training: no server will hear anything of them.
@@ -129,7 +115,6 @@ void JobEnd::leave_in_time() {
 }
 
 std::optional<Instant> JobEnd::deadline() const {
-  if (!job_.has_ended()) return codes_by_ && job_.now < *codes_by_ ? codes_by_ : std::nullopt;
   return left_ ? std::nullopt : leaves_at_;
 }
 

@@ -21,14 +21,12 @@ class JobEnd {
 
  private:
   [[nodiscard]] bool have_left_servers_alone() const;
-  [[nodiscard]] bool awaits_exit_code();
   void tell_all();
   void wait_for_agent();
   void leave();
 
   Job& job_;
   wire::Formation& formation_ = job_.formation;
-  std::optional<Instant> codes_by_;   // So long the end in good order waits for exit codes.
   std::optional<Instant> leaves_at_;  // While an agent is waited for: when to leave at the latest.
   bool left_ = false;
 };

@@ -98,7 +98,6 @@ std::optional<Instant> Machine::deadline() const {
   consider(recovery_.deadline());
   consider(hosts_.deadline());
   consider(stalls_.deadline());
-  consider(job_end_.deadline());
   return next;
 }
 

@@ -240,35 +240,6 @@ TEST_F(ControllerTest, AnOrphanWhoseSuccessorHasLeftWithoutAWordIsNotAwaited) {
   EXPECT_TRUE(end_->success);
 }
 
-// The report of the last recovery is to say how the process died.
-TEST_F(ControllerTest, TheEndWaitsAMomentForAnExitCode) {
-  for (const bool comes : {true, false}) {
-    machine_.emplace(options_, std::nullopt);
-    step(Started{});
-    end_.reset();
-    all_train(1);
-    for (Link link = 1; link <= 3; ++link) {
-      step(Received{link, wire::Finished{machine_->generation(), 9}});
-    }
-    const auto told = [&](const wire::PlaceState& second) {
-      const wire::PlaceState well{"w1", 10, 1, false, {Ending::Kind::kExited, 0}, 5};
-      const wire::PlaceState too{"w3", 30, 1, false, {Ending::Kind::kExited, 0}, 5};
-      step(Received{9, wire::AgentState{"job", "agent", "host", {well, second, too}}});
-    };
-    told({"w2", 20, 1, false, {}, 5});
-    told({"w2", 21, 2, false, {Ending::Kind::kExited, 0}, 6});
-    ASSERT_FALSE(end_.has_value());
-    ASSERT_TRUE(machine_->deadline().has_value());
-    if (comes) {
-      told({"w2", 20, 1, false, {Ending::Kind::kSignalled, 9}, 5});
-    } else {
-      pass(*machine_->deadline());
-    }
-    ASSERT_TRUE(end_.has_value()) << comes;
-    EXPECT_TRUE(end_->success);
-  }
-}
-
 TEST_F(ControllerTest, NobodyTakesThePlaceOfARankThatHasEndedItsTraining) {
   all_train();
   step(Received{2, wire::Finished{machine_->generation(), 9}});

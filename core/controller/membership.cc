@@ -474,7 +474,6 @@ void Membership::tell_how(const Member& member, const wire::PlaceState& place) {
              .rank = rank,
              .pid = member.ended_pid,
              .ending = member.ending});
-  job_end_.maybe_all_left();
 }
 
 }  // namespace holdfast::controller

@@ -2,12 +2,13 @@
 // are a pure function of (rank, step, parameters), so a run has one right result, bit for bit.
 //
 //   toy --steps N --out DIR [--optimizer sgd|momentum|adam|adamw] [--elements E] [--pause US]
-//       [--private own|same] [--hold STEP [--holds RANK]] [--forgets STEPS]
+//       [--private own|same] [--hold STEP [--holds RANK]] [--hold-again STEP] [--forgets STEPS]
 //       [--flips N] [--flips-of FILE] [--loses N] [--keys N]
 //
 // --private same: the private bytes are the same on all ranks; else they differ. --hold STEP:
 // within that step it waits until there is a file DIR/go. --holds RANK: only this rank does,
-// each time that it makes the step, and it removes the file.
+// each time that it makes the step, and it removes the file. --hold-again STEP: the same, with a
+// file DIR/go-again.
 // --forgets STEPS: after so many steps of a process its gradients change, so a successor, which has
 // made none, goes on with other ones.
 // --flips N: in every fifth step of rank 1 that is recorded for a rehearsal, N times, one bit of a
@@ -55,7 +56,8 @@ struct Options {
   std::uint64_t elements = 100'000;
   unsigned pause_us = 0;  // How long a step waits, in place of computing.
   bool same_private = false;
-  Version hold = 0;      // The step in which to wait; 0: none. So is the next.
+  Version hold = 0;  // The step in which to wait; 0: none. So is the next.
+  Version hold_again = 0;
   Rank holds = kNoRank;  // The rank that waits there; kNoRank: all.
   Version forgets = 0;
   int flips = 0;
@@ -225,6 +227,7 @@ class Toy {
     if (options_.pause_us != 0) ::usleep(options_.pause_us);
     if (options_.holds == kNoRank || options_.holds == rank) {
       if (n == options_.hold) hold(options_.out + "/go");
+      if (n == options_.hold_again) hold(options_.out + "/go-again");
     }
     const Private after = next(current_, private_of(), n);
     std::memcpy(arena.private_bytes(n).data(), &after, sizeof after);
@@ -357,6 +360,8 @@ Options parse(int argc, char** argv) {
       options.same_private = value == "same";
     else if (name == "--hold")
       options.hold = std::stoull(value);
+    else if (name == "--hold-again")
+      options.hold_again = std::stoull(value);
     else if (name == "--forgets")
       options.forgets = std::stoull(value);
     else if (name == "--holds")
