@@ -70,6 +70,8 @@ class Training:
         self.versions.losses.begin()
         for table in self.engine.tables:
             table.forget()
+        for served in self.engine.served:
+            served.begin(self.versions.tensors)
         self.progress.seeds.derive("step", self.n).set()
         self.sampled.begin()
         self.engine.observer.began(self.n + 1)
@@ -90,6 +92,7 @@ class Training:
         self.sampled.end()  # commit() restores a void step.
         is_made = self.versions.commit(self.has_updated, may_wait, self.sampled.kept)
         self.sampled.leave()
+        self._forget_served()
         self.engine.in_step = self.engine.marked = False
         self.replaying = not is_made
         if not is_made:
@@ -108,9 +111,14 @@ class Training:
         """Take a step back. What the program changed `between` the steps before it stays."""
         self.engine.in_step = self.engine.marked = False
         self.sampled.leave()
+        self._forget_served()
         self.versions.restore()
         if between is not None:
             between.put_back(self.kept)
+
+    def _forget_served(self) -> None:
+        for served in self.engine.served:
+            served.forget()
 
     def arrive(self) -> None:
         """Note that the others' step is reached, and take back changes made on the way."""
