@@ -150,9 +150,8 @@ class ParameterServer:
 
     # ---- In a step ------------------------------------------------------------------------------
 
-    def begin(self, image: Callable[[], Mapping[Key, Tensor]]) -> None:
-        """Begin a step of the program. UserError: a parameter is not as in the last image."""
-        self._open, self._due = True, False
+    def see_that_none_was_written(self, image: Callable[[], Mapping[Key, Tensor]]) -> None:
+        """Raise UserError if a parameter is not as in the last version's image."""
         last: Mapping[Key, Tensor] = {}
         for part in self._parts:
             for parameter in part.changed():
@@ -160,6 +159,11 @@ class ParameterServer:
                 there = last[self._keys[id(parameter)]]
                 if not torch.isclose(parameter.detach(), there, 0, 0, equal_nan=True).all():
                     raise self._was_written(parameter, "between two steps")
+
+    def begin(self) -> None:
+        """Begin a step of the program."""
+        self._open, self._due = True, False
+        for part in self._parts:
             part.note()
 
     def step(self) -> None:

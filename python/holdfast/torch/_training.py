@@ -63,6 +63,8 @@ class Training:
     def begin(self) -> None:
         """Begin a step. UserError: the loop was left in an earlier one after its update."""
         self._see_that_no_update_was_lost()
+        for served in self.engine.served:
+            served.see_that_none_was_written(self.versions.tensors)
         self._wish = self.progress.wish
         self.versions.begin()
         self.progress.wish = self._wish
@@ -71,7 +73,7 @@ class Training:
         for table in self.engine.tables:
             table.forget()
         for served in self.engine.served:
-            served.begin(self.versions.tensors)
+            served.begin()
         self.progress.seeds.derive("step", self.n).set()
         self.sampled.begin()
         self.engine.observer.began(self.n + 1)

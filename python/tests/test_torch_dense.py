@@ -1,0 +1,494 @@
+"""hf.ParameterServer: the same bits whatever dies, torch's numbers, and refusals by name."""
+# With --ci: jobs with parameter servers, and kills of all their kinds of processes.
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch_servers
+from torch_job import LIMIT_S, needs_torch
+from torch_servers import BEGINNING, Kills, Results, free_port, start
+
+pytestmark = needs_torch
+
+# Two models at servers: a body whose optimizer has two groups, a parameter of more than a row, and
+# one that some ranks use in some steps; and a head whose gradients add up over two steps. The loss
+# of step 13 is bad, and its batch left out. `offset`: the steps that an earlier job has made.
+TRAINING = (
+    BEGINNING
+    + """
+class Body(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(24, 200)
+        self.shift = torch.nn.Parameter(torch.zeros(3))
+        self.norm = torch.nn.BatchNorm1d(200)
+
+    def forward(self, x, shifts):
+        x = self.first(x)
+        return torch.tanh(self.norm(x + self.shift.sum() if shifts else x))
+
+
+def watched(name):
+    usual = getattr(hf.ParameterServer, name)
+    def call(self):
+        at(name)
+        status = usual(self)
+        at(name + " done")
+        return status
+    setattr(hf.ParameterServer, name, call)
+
+
+for name in ("assign", "pull", "push"):
+    watched(name)
+torch.manual_seed(rank)  # Rank 0's parameters count.
+body, head = Body(), torch.nn.Linear(200, 1)
+groups = [{"params": body.first.parameters()}, {"params": [body.shift, *body.norm.parameters()]}]
+adam = torch.optim.AdamW(groups, 0.01, weight_decay=0.1)
+sgd = torch.optim.SGD(head.parameters(), 0.02, momentum=0.9, nesterov=True)
+hf.ParameterServer(body, adam)
+hf.ParameterServer(head, sgd)
+if config.get("load"):
+    hf.load_tables(config["load"])
+state = hf.State(body, head, adam, sgd)
+first = [p.detach().clone() for p in (*body.parameters(), *head.parameters())]
+losses = state.vars(all=[])
+
+
+def step(n):
+    adam.param_groups[1]["lr"] = 0.02 * 0.97**n
+    draw = torch.Generator().manual_seed(10 * n + rank)
+    x = torch.randn(32, 24, generator=draw)
+    at("begin")
+    guessed = head(body(x, (n + rank) % 3 == 0)).squeeze(1)
+    at("forward")
+    loss = (guessed - x.sin().sum(1)).square().mean()
+    if n == 13 and rank == 1:
+        loss = loss * float("nan")
+    state.check(loss, then="skip")
+    adam.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(body.parameters(), 1.0)
+    adam.step()
+    if n % 2:
+        sgd.step()
+        sgd.zero_grad(set_to_none=n % 4 == 1)
+    losses.all.append(loss.item())
+    at("update")
+
+
+def evaluate():
+    at("once")
+    with torch.no_grad():
+        return float(head(body.eval()(torch.ones(4, 24), False)).sum())
+
+
+while state.n < config["steps"]:
+    if state.n % 6 == 0:
+        state.once(evaluate)
+    with state.step():
+        note_place()
+        step(state.n + config.get("offset", 0))
+    at("between")
+score = state.once(evaluate)
+if config.get("save"):
+    state.once(hf.save_tables, config["save"])
+after = [p.detach() for p in (*body.parameters(), *head.parameters())]
+moved = [not torch.equal(p, q) for p, q in zip(first, after)]
+bits = [hashlib.sha256(p.numpy().tobytes()).hexdigest() for p in after]
+result = {"n": state.n, "losses": losses.all, "score": score, "bits": bits, "moved": moved}
+result["local"] = len(adam.state) + len(sgd.state)
+with open(f"{folder}/result-{rank}", "w") as file:
+    json.dump(result, file)
+"""
+)
+STEPS = 24
+trained = functools.partial(torch_servers.trained, TRAINING)
+ALL = {"steps": STEPS}
+
+
+def bits_of(results: Results) -> Any:
+    assert results[0]["bits"] == results[1]["bits"]
+    return results[0]["bits"]
+
+
+@pytest.fixture(scope="module", name="calm")
+def calm_once(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Return the results of two workers and one server that nobody kills."""
+    results = trained(tmp_path_factory.mktemp("calm") / "job", 1, more=ALL)
+    assert bits_of(results) and all(results[0]["moved"])
+    assert results[0]["local"] == 0
+    assert len(results[0]["losses"]) == STEPS - 1  # A batch was left out.
+    return results
+
+
+@pytest.mark.parametrize("servers", [2, 3])
+def test_torch_dense_has_the_same_bits_with_any_number_of_servers(
+    tmp_path: Path, calm: Results, servers: int
+) -> None:
+    assert trained(tmp_path / "job", servers, more=ALL) == calm
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize(
+    ("spares", "kills"),
+    [
+        (
+            0,
+            [
+                (2, "begin", ["server"]),
+                (3, "pull", ["server", "worker"]),
+                (10, "push", ["servers"]),
+                (13, "update", ["worker"]),
+                (17, "pull", ["servers"]),
+                (STEPS, "pull done", ["server", "worker"]),
+            ],
+        ),
+        (
+            1,
+            [
+                (0, "assign done", ["server"]),
+                (6, "once", ["worker"]),
+                (11, "update", ["server", "worker"]),
+                (12, "once", ["server"]),
+                (18, "pull done", ["worker"]),
+                (STEPS, "once", ["worker"]),
+            ],
+        ),
+    ],
+)
+def test_torch_dense_survives_workers_and_servers(
+    tmp_path: Path, calm: Results, spares: int, kills: Kills
+) -> None:
+    results = trained(tmp_path / "job", 2, kills, killer=spares, more=ALL, spares=spares)
+    for rank, result in results.items():  # A successor sees State's parameters first.
+        assert {**result, "moved": 0} == {**calm[rank], "moved": 0}
+
+
+@pytest.mark.kill
+def test_torch_dense_survives_the_scheduler(tmp_path: Path, calm: Results) -> None:
+    kills: Kills = [
+        (0, "assign", ["scheduler", "servers"]),
+        (3, "forward", ["scheduler"]),
+        (9, "pull", ["scheduler", "servers"]),
+        (15, "push done", ["scheduler", "server", "worker"]),
+    ]
+    results = trained(tmp_path / "job", 2, kills, more=ALL)
+    assert bits_of(results) == bits_of(calm)
+    assert [r["losses"] for r in results.values()] == [r["losses"] for r in calm.values()]
+
+
+@pytest.mark.kill
+def test_torch_dense_survives_a_kill_from_outside_at_any_instant(
+    tmp_path: Path, calm: Results
+) -> None:
+    job = start(tmp_path / "job", TRAINING, {**ALL, "wait": 0.02}, 2)
+    try:
+        for step, delay in ((3, 0.013), (8, 0.021), (13, 0.023), (18, 0.03)):
+            until = time.monotonic() + LIMIT_S
+            path = job.folder / "pid-0"
+            while not path.exists() or int(path.read_text().split()[1]) < step:
+                assert time.monotonic() < until and job.process.poll() is None, job.logs()
+                time.sleep(0.002)
+            time.sleep(delay)
+            os.kill(job.server(), signal.SIGKILL)
+        assert job.end() == calm
+        assert job.recoveries()
+    finally:
+        job.stop()
+
+
+@pytest.mark.kill
+def test_torch_dense_is_saved_and_loaded_by_any_number_of_servers(
+    tmp_path: Path, calm: Results
+) -> None:
+    saved = str(tmp_path / "rows")
+    half = STEPS // 2
+    trained(tmp_path / "first", 2, more={"steps": half, "save": saved})
+    kills: Kills = [(0, "pull", ["server"]), (0, "pull done", ["worker"])]
+    more = {"steps": STEPS - half, "offset": half, "load": saved}
+    results = trained(tmp_path / "second", 3, kills, more=more)
+    assert bits_of(results) == bits_of(calm)
+
+
+# Pairs of equal models: one at the servers, and one that torch's optimizer updates, with the mean
+# of the ranks' gradients. Both have a scheduler.
+COMPARISON = (
+    BEGINNING
+    + """
+import copy
+from torch.optim import SGD, Adam, AdamW, Adagrad
+makers = {
+    "sgd": lambda p: SGD(p, 0.05),
+    "sgd decay": lambda p: SGD(p, 0.05, weight_decay=0.1),
+    "momentum": lambda p: SGD(p, 0.05, 0.9),
+    "nesterov": lambda p: SGD(p, 0.05, 0.8, nesterov=True, weight_decay=0.01),
+    "adam": lambda p: Adam(p, 0.01, (0.8, 0.99), weight_decay=0.1),
+    "adam decoupled": lambda p: Adam(p, 0.01, weight_decay=0.1, decoupled_weight_decay=True),
+    "adamw": lambda p: AdamW(p, 0.01, eps=1e-6),
+    "adagrad": lambda p: Adagrad(p, 0.1, initial_accumulator_value=0.5),
+}
+pairs, kept = {}, {}
+for name, make in makers.items():
+    net = torch.nn.Sequential(torch.nn.Linear(20, 100), torch.nn.Tanh(), torch.nn.Linear(100, 3))
+    twin, began = copy.deepcopy(net), copy.deepcopy(net)
+    optimizers = [
+        make([{"params": m[0].parameters()}, {"params": m[2].parameters(), "lr": 0.02}])
+        for m in (net, twin)
+    ]
+    hf.ParameterServer(net, optimizers[0], name=name)
+    schedulers = [torch.optim.lr_scheduler.StepLR(o, 10, 0.3) for o in optimizers]
+    pairs[name] = began, net, twin, optimizers, schedulers
+    kept[name] = [[net, twin], optimizers, schedulers]
+state = hf.State(kept)
+while state.n < 30:
+    with state.step():
+        x = torch.randn(3, 16, 20, generator=torch.Generator().manual_seed(state.n))[rank]
+        wanted = x[:, :3].sin() + x[:, 3:6]
+        for began, net, twin, optimizers, schedulers in pairs.values():
+            for model, optimizer, scheduler in zip((net, twin), optimizers, schedulers):
+                optimizer.zero_grad()
+                (model(x) - wanted).square().sum(1).mean().backward()
+                for p in twin.parameters() if model is twin else ():
+                    p.grad /= dist.get_world_size()
+                    dist.all_reduce(p.grad)
+                optimizer.step()
+                scheduler.step()
+def distance(one, other):
+    parts = zip(one.parameters(), other.parameters())
+    return max((p - q).abs().max().item() for p, q in parts)
+with open(f"{folder}/result-{rank}", "w") as file:
+    json.dump({
+        name: [distance(net, twin), distance(net, began)]
+        for name, (began, net, twin, _, _) in pairs.items()
+    }, file)
+"""
+)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_torch_dense_is_updated_as_torch_updates_parameters(tmp_path: Path, ranks: int) -> None:
+    job = start(tmp_path / "job", COMPARISON, {}, 2, ranks=ranks)
+    try:
+        found = job.end()
+    finally:
+        job.stop()
+    assert len(found) == ranks and len(found[0]) == 8
+    for name, (differs, moved) in found[0].items():
+        assert moved > 0.05, (name, moved)
+        assert differs < 3e-6, (name, differs)
+
+
+# What a program may do wrong without others: each is refused, and the job goes on.
+MISTAKES = (
+    BEGINNING
+    + """
+from torch import nn, optim
+said = []
+def refused(make):
+    try:
+        make()
+    except hf.UserError as error:
+        said.append(str(error))
+    else:
+        said.append("nothing")
+def serve(kind, model=None, **options):
+    model = model or nn.Linear(3, 2)
+    refused(lambda: hf.ParameterServer(model, kind(model.parameters(), 0.1, **options)))
+serve(optim.RMSprop)
+serve(optim.SGD, momentum=0.9, dampening=0.1)
+serve(optim.Adam, amsgrad=True)
+serve(optim.Adagrad, lr_decay=0.1)
+serve(optim.SGD, nn.Linear(3, 2).double())
+serve(optim.SGD, DDP(nn.Linear(3, 2)))
+net, other = nn.Linear(3, 2), nn.Linear(3, 2)
+made = optim.Adam(net.parameters())
+net(torch.ones(3)).sum().backward()
+refused(made.step)
+refused(lambda: hf.ParameterServer(net, optim.SGD([*net.parameters(), *other.parameters()], 0.1)))
+refused(lambda: hf.ParameterServer(net, optim.SGD([net.weight], 0.1)))
+scheduled = optim.SGD(net.parameters(), 0.1)
+optim.lr_scheduler.StepLR(scheduled, 1)
+refused(lambda: hf.ParameterServer(net, scheduled))
+loaded = optim.Adam(net.parameters())
+loaded.state[net.bias]["step"] = torch.tensor(1.0)
+refused(lambda: hf.ParameterServer(net, loaded))
+sgd = optim.SGD(net.parameters(), 0.1, momentum=0.9)
+hf.ParameterServer(net, sgd)
+refused(lambda: hf.ParameterServer(net, optim.SGD(net.parameters(), 0.1)))
+refused(lambda: sgd.load_state_dict(optim.SGD(net.parameters(), 0.1).state_dict()))
+refused(lambda: sgd.add_param_group({"params": [torch.zeros(1, requires_grad=True)]}))
+refused(lambda: hf.State(torch.amp.GradScaler("cpu")))
+refused(lambda: hf.State(net))
+refused(lambda: DDP(net))
+state = hf.State(net, sgd)
+refused(lambda: hf.ParameterServer(other, optim.SGD(other.parameters(), 0.1)))
+net(torch.ones(3)).sum().backward()
+refused(sgd.step)
+def in_step(act):
+    def make():
+        with state.step():
+            sgd.zero_grad()
+            net(torch.ones(3)).sum().backward()
+            act()
+            sgd.step()
+    return make
+def write():
+    with torch.no_grad():
+        net.weight.clamp_(-0.1, 0.1)
+refused(in_step(sgd.step))
+refused(in_step(lambda: sgd.param_groups[0].update(momentum=0.8)))
+refused(in_step(lambda: setattr(net.bias, "grad", net.bias.grad.to_sparse())))
+before = net.weight.detach().clone()
+write()
+refused(in_step(lambda: None))
+net.load_state_dict({"weight": before, "bias": net.bias.detach().clone()})  # As they were.
+in_step(lambda: None)()
+moved = (before - net.weight).abs().max().item()
+refused(lambda: state.once(sgd.step))
+json.dump([*said, moved], open(f"{folder}/result-0", "w"))
+"""
+)
+SAID = [
+    "hf.ParameterServer: servers have no optimizer RMSprop; they have SGD, Adam, AdamW, Adagrad",
+    "hf.ParameterServer: servers have no dampening=0.1 of SGD",
+    "hf.ParameterServer: servers have no amsgrad=True of Adam",
+    "hf.ParameterServer: servers have no lr_decay=0.1 of Adagrad",
+    "hf.ParameterServer: parameter `weight` is torch.float64 on cpu; servers keep torch.float32",
+    "hf.ParameterServer exchanges the gradients of its parameters itself: do not wrap them in ",
+    "an optimizer made a step between hf.init() and hf.State(...)",
+    "hf.ParameterServer: the SGD has a parameter of shape [2, 3] that the model does not have",
+    "hf.ParameterServer: parameter `bias` of the model has gradients, and the optimizer does not",
+    "hf.ParameterServer comes before the scheduler of its optimizer",
+    "hf.ParameterServer: this Adam has made steps, or has loaded some",
+    "hf.ParameterServer: parameter `weight` is in another hf.ParameterServer already",
+    "the servers have the state of this SGD: hf.save_tables(folder) and hf.load_tables(folder)",
+    "a group of parameters comes into the optimizer before hf.ParameterServer",
+    "a GradScaler scales the loss, and hf.ParameterServer would learn from the scaled gradients",
+    "State was not given the model and the optimizer of hf.ParameterServer `parameters1`",
+    "hf.ParameterServer exchanges the gradients of its parameters itself: do not wrap them in ",
+    "hf.ParameterServer has to be made after hf.init() and before hf.State(...)",
+    "the optimizer of hf.ParameterServer `parameters1` made a step outside of those of State",
+    "the optimizer of hf.ParameterServer `parameters1` made two steps in one step of State",
+    "an option of the optimizer of hf.ParameterServer `parameters1` has changed; only lr and ",
+    "parameter `bias` has a sparse gradient, which hf.ParameterServer does not take",
+    "parameter `weight` was written between two steps, and the servers keep it",
+    "the optimizer of hf.ParameterServer `parameters1` made a step outside of those of State",
+]
+
+
+def test_torch_dense_refuses_by_name_what_one_rank_can_see(tmp_path: Path) -> None:
+    job = start(tmp_path / "job", MISTAKES, {}, 1, ranks=1)
+    try:
+        *found, moved = job.end()[0]
+    finally:
+        job.stop()
+    for text, beginning in zip(found, SAID):
+        assert text.startswith(beginning), text
+    assert len(found) == len(SAID) and moved > 0
+
+
+# What ends the job. The last rank does something else than the others.
+FAILING = """
+import json, sys
+import torch, torch.distributed as dist, holdfast.torch as hf
+case = json.loads(sys.argv[1])
+torch.set_num_threads(1)
+hf.init()
+odd = dist.get_rank() == dist.get_world_size() - 1
+net = torch.nn.Linear(3, 2)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+hf.ParameterServer(net, optimizer)
+state = hf.State(net, optimizer)
+with state.step():
+    if case == "load":
+        net.load_state_dict(torch.nn.Linear(3, 2).state_dict())
+    if odd and case == "rate":
+        optimizer.param_groups[0]["lr"] = 0.5
+    loss = net(torch.ones(3)).sum() * (float("nan") if case == "nan" else 1)
+    loss.backward()
+    if not (odd and case == "none"):
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("case", "ranks", "words"),
+    [
+        ("load", 1, ["parameter `weight` was written in a step", "before hf.State(...)"]),
+        ("rate", 2, ["rank 1 has other learning rates or weight decays for the tables than rank"]),
+        ("none", 2, ["rank "]),
+        ("nan", 1, ["rank 0 has a gradient of parameter `weight` that is no finite number"]),
+    ],
+)
+def test_torch_dense_ends_the_job_by_name(
+    tmp_path: Path, case: str, ranks: int, words: list[str]
+) -> None:
+    job = start(tmp_path / "job", FAILING, case, 1, "--max-restarts", "0", ranks=ranks)
+    try:
+        output, _ = job.process.communicate(timeout=LIMIT_S)
+    finally:
+        job.stop()
+    assert job.process.returncode != 0
+    reason = output.rpartition("the job has failed: ")[2]
+    assert all(word in reason for word in words), output
+
+
+# ---- By hand -------------------------------------------------------------------------------------
+
+BY_HAND = """
+import sys
+import torch, holdfast.torch as hf
+torch.set_num_threads(1)
+hf.init()
+net = torch.nn.Linear(3, 2)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+hf.ParameterServer(net, optimizer)
+state = hf.State(net, optimizer)
+while state.n < 3:
+    with state.step():
+        optimizer.zero_grad()
+        net(torch.ones(3)).sum().backward()
+        optimizer.step()
+print("ENDED", state.n)
+"""
+
+
+def test_torch_dense_a_python_program_that_is_a_server_by_hand_serves_in_init(
+    tmp_path: Path,
+) -> None:
+    port = str(free_port())
+    usual = {
+        **os.environ,
+        **{"OMP_NUM_THREADS": "1", "MS_SERVER_NUM": "2", "MS_WORKER_NUM": "1"},
+        **{"MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT": port, "HOLDFAST_TEST_PORT": port},
+    }
+    plain = "import holdfast; holdfast.init(); print('ENDED')"
+    programs = {"MS_SCHED": plain, "MS_SERVER": plain, "MS_PSERVER": BY_HAND, "MS_WORKER": BY_HAND}
+    running = {
+        role: subprocess.Popen(
+            [sys.executable, "-c", program],
+            cwd=tmp_path,
+            env={**usual, "MS_ROLE": role, "MS_NODE_ID": role if role != "MS_WORKER" else "0"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for role, program in programs.items()
+    }
+    try:
+        said = {role: p.communicate(timeout=LIMIT_S)[0] for role, p in running.items()}
+    finally:
+        for process in running.values():
+            process.kill()
+    assert [process.returncode for process in running.values()] == [0] * 4, said
+    assert [role for role, text in said.items() if "ENDED" in text] == ["MS_WORKER"], said
