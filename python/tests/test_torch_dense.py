@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import signal
 import subprocess
@@ -220,6 +219,60 @@ def test_torch_dense_is_saved_and_loaded_by_any_number_of_servers(
     assert bits_of(results) == bits_of(calm)
 
 
+# Epochs of a loader, with a scheduler's step and an evaluation between them, and three kinds of
+# parameters: the servers' dense ones, rows of a table, and a layer in DistributedDataParallel.
+MIXED = (
+    BEGINNING
+    + """
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(rank)
+body, rows, top = torch.nn.Linear(5, 8), hf.Embedding(40, 8, lr=0.1), DDP(torch.nn.Linear(8, 1))
+adam = torch.optim.Adam(body.parameters(), 0.01)
+sgd = torch.optim.SGD(top.parameters(), 0.02, momentum=0.9)
+hf.ParameterServer(body, adam)
+scheduler = torch.optim.lr_scheduler.StepLR(adam, 1, 0.5)
+state = hf.State(body, rows, top, adam, sgd, scheduler=scheduler)
+data = TensorDataset(torch.randn(48, 5), torch.randint(0, 40, (48,)), torch.randn(48))
+loader = DataLoader(data, 8, shuffle=True)
+scores = state.vars(all=[])
+for epoch in state.epochs(3):
+    for x, ids, wanted in state.steps(loader):
+        at("begin")
+        for optimizer in (adam, sgd):
+            optimizer.zero_grad()
+        loss = (top(body(x) + rows(ids)).squeeze(1) - wanted).square().mean()
+        loss.backward()
+        adam.step()
+        at("update")
+        sgd.step()
+    with torch.no_grad():
+        print(epoch, body(torch.ones(5)))  # One rank alone may do so.
+    scores.all.append(state.once(lambda: float(top(body(torch.ones(5))).detach())))
+    at("between")
+    scheduler.step()
+after = [p.detach() for p in (*body.parameters(), *top.parameters())]
+bits = [hashlib.sha256(p.numpy().tobytes()).hexdigest() for p in after]
+result = {"n": state.n, "scores": scores.all, "bits": bits, "lr": adam.param_groups[0]["lr"]}
+with open(f"{folder}/result-{rank}", "w") as file:
+    json.dump(result, file)
+"""
+)
+
+
+@pytest.mark.kill
+def test_torch_dense_goes_with_epochs_and_tables_and_ddp(tmp_path: Path) -> None:
+    calm = torch_servers.trained(MIXED, tmp_path / "calm", 1)
+    assert bits_of(calm) and calm[0]["n"] == 18 and len(set(calm[0]["scores"])) == 3
+    kills: Kills = [
+        (0, "begin", ["server"]),
+        (6, "begin", ["worker"]),
+        (9, "update", ["server", "worker"]),
+        (12, "between", ["server"]),
+        (12, "begin", ["servers"]),
+    ]
+    assert torch_servers.trained(MIXED, tmp_path / "kills", 2, kills) == calm
+
+
 # Pairs of equal models: one at the servers, and one that torch's optimizer updates, with the mean
 # of the ranks' gradients. Both have a scheduler.
 COMPARISON = (
@@ -389,9 +442,10 @@ SAID = [
 def test_torch_dense_refuses_by_name_what_one_rank_can_see(tmp_path: Path) -> None:
     job = start(tmp_path / "job", MISTAKES, {}, 1, ranks=1)
     try:
-        *found, moved = job.end()[0]
+        found: Any = job.end()[0]
     finally:
         job.stop()
+    moved = found.pop()
     for text, beginning in zip(found, SAID):
         assert text.startswith(beginning), text
     assert len(found) == len(SAID) and moved > 0
