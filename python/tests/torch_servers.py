@@ -50,7 +50,10 @@ def at(place):
         servers = processes_of(b"MS_PSERVER")
         for server in servers if "servers" in victims else servers[:victims.count("server")]:
             os.kill(server, signal.SIGKILL)
-        if "worker" in victims:
+        for worker in processes_of(b"MS_WORKER") if "workers" in victims else ():
+            if worker != os.getpid():
+                os.kill(worker, signal.SIGKILL)
+        if "worker" in victims or "workers" in victims:
             os.kill(os.getpid(), signal.SIGKILL)
 
 

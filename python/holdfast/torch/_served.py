@@ -20,7 +20,7 @@ from holdfast._errors import UserError
 from holdfast._tables import Rule
 from holdfast.torch._engine import Engine
 from holdfast.torch._kept import Kept
-from holdfast.torch._optimizers import parameters_of
+from holdfast.torch._optimizers import SERVED, parameters_of
 from holdfast.torch._plan import Key
 from holdfast.torch._tables import MOST_VALUES, engine_before_state
 
@@ -60,7 +60,7 @@ class ParameterServer:
             for i, group in enumerate(optimizer.param_groups)
         ]
         optimizer.state.clear()  # Adagrad has made some, which is the servers' now.
-        vars(optimizer)[_SERVED] = self
+        vars(optimizer)[SERVED] = self
         optimizer.__class__ = _class_for(self._kind)
         optimizer._patch_step_function()
         hook = register_module_module_registration_hook(self._see_module)
@@ -361,7 +361,6 @@ _RULES: Final[dict[type, Callable[[Mapping[str, Any]], _tables.Optimizer]]] = {
     torch.optim.AdamW: _adam,
     torch.optim.Adagrad: _adagrad,
 }
-_SERVED: Final = "_holdfast_served"
 _NO_DDP: Final = (
     "hf.ParameterServer exchanges the gradients of its parameters itself: do not wrap them in "
     "DistributedDataParallel"
@@ -386,9 +385,12 @@ def _class_for(kind: type) -> type:
 
 
 def _step(self: Any, closure: Callable[[], Any] | None = None) -> Any:
-    served = vars(self).get(_SERVED)
-    if served is None:  # A copy that State makes to see how much state there will be: none.
-        return None
+    served = vars(self).get(SERVED)
+    if served is None:
+        raise UserError(
+            f"this {type(self).__name__} is a copy of one whose parameters hf.ParameterServer left "
+            "to the servers; the copy can make no steps"
+        )
     loss = None
     if closure is not None:
         with torch.enable_grad():
