@@ -129,7 +129,8 @@ _job: Job | None = None
 def init() -> Job:
     """Join the job that the environment names; return at once. A second call returns the same Job.
 
-    The scheduler (MS_ROLE=MS_SCHED) serves the job and exits in here. Call it in the main thread.
+    The scheduler (MS_ROLE=MS_SCHED) and a parameter server (MS_PSERVER or MS_SERVER) serve the job
+    and exit in here. Call it in the main thread.
     """
     global _job
     if _job is not None and _job._owner != os.getpid():
@@ -137,6 +138,8 @@ def init() -> Job:
     if _job is None:
         _job = Job(Worker())
         _when_the_process_ends(_job._at_exit)
+        if os.environ.get("MS_ROLE") in ("MS_PSERVER", "MS_SERVER"):
+            _ = _job.place
     return _job
 
 

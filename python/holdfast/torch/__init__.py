@@ -30,6 +30,7 @@ from holdfast._say import say
 from holdfast.job import prepare_spare
 from holdfast.torch import _engine, _register
 from holdfast.torch._beginning import begin_as_the_first
+from holdfast.torch._served import ParameterServer
 from holdfast.torch._state import State
 from holdfast.torch._tables import Embedding, load_tables, save_tables
 
@@ -38,6 +39,7 @@ TRIED: Final = ("2.13",)
 __all__ = [
     "Embedding",
     "Error",
+    "ParameterServer",
     "PeerError",
     "State",
     "UserError",

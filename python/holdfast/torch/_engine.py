@@ -51,6 +51,7 @@ class Engine:
         self.buckets: Final = Buckets(say)
         self.early: Final = Early(self.seat)
         self.tables: list[Any] = []  # Each Embedding, in the order in which they were made.
+        self.served: list[Any] = []  # Each ParameterServer, likewise.
         self.tables_from = ""  # The folder with whose rows they begin.
         self.groups: weakref.WeakSet[_Group] = weakref.WeakSet()
         self.in_step = False  # A step of the program is under way.
@@ -85,7 +86,7 @@ class Engine:
             private_bytes=private_bytes, own_private=True, common_bytes=common_bytes
         )
         self.session.end_on_exit()
-        for table in self.tables:
+        for table in (*self.tables, *self.served):
             table.open(self.session)
         if self.tables_from:
             load_tables(self.session, self.tables_from)
@@ -93,7 +94,7 @@ class Engine:
 
     def push_tables(self) -> None:
         """Push the gradients of the step under way to the parameter servers."""
-        for table in self.tables:
+        for table in (*self.tables, *self.served):
             if status := table.push():
                 self.cut_short(status)
                 return

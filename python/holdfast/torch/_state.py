@@ -74,6 +74,8 @@ class State:
         self._see_that_tables_learn_right([*things, *named.values()])
         for table in self.engine.tables:
             self.kept.add(f"the rates of {table.label}", table.rates)
+        for served in self.engine.served:
+            served.see_that_it_is_kept(self.kept, self._ddps)
         see_that_accumulation_is_kept([*things, *named.values()], self.kept.others.values())
         self.kept.see_that_it_is_whole()
         self.kept.room = see_that_hooks_are_kept(self._ddps, self.kept.others) + LIMIT + 2 * ROOM
@@ -107,10 +109,11 @@ class State:
 
     def _see_that_tables_learn_right(self, things: list[Any]) -> None:
         scalers = [t for t in things if isinstance(t, torch.amp.GradScaler) and t.is_enabled()]
-        if scalers and self.engine.tables:
+        if scalers and (self.engine.tables or self.engine.served):
+            what = "hf.Embedding" if self.engine.tables else "hf.ParameterServer"
             raise UserError(
-                "a GradScaler scales the loss, and hf.Embedding would learn from the scaled "
-                "gradients; train without one (bfloat16 needs none)"
+                f"a GradScaler scales the loss, and {what} would learn from the scaled gradients; "
+                "train without one (bfloat16 needs none)"
             )
 
     def _name(self, thing: Any) -> str:

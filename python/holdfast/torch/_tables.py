@@ -18,6 +18,7 @@ from holdfast._seat import Phase
 from holdfast.torch import _engine
 from holdfast.torch._eager import runs_between_graphs
 
+MOST_VALUES: Final = 4096  # Of a row.
 _DTYPES: Final = {torch.float32: DType.FLOAT32, torch.bfloat16: DType.BFLOAT16}
 
 
@@ -72,21 +73,11 @@ class Embedding(torch.nn.Module):
         super().__init__()
         self.rows, self.dim = rows, dim
         self.rates = Rates(float(lr), float(weight_decay))
-        engine = _engine.engine
-        if engine is None or engine.session is not None:
-            raise UserError(
-                "hf.Embedding has to be made after hf.init() and before hf.State(...), which opens "
-                "the tables"
-            )
-        if engine.seat.servers == 0:
-            raise UserError(
-                "hf.Embedding needs parameter servers, and this job has none: start it with "
-                "`holdfast run --servers 1 ...`"
-            )
-        if (rows is not None and rows < 1) or not 1 <= dim <= _MOST_VALUES:
+        engine = engine_before_state("hf.Embedding")
+        if (rows is not None and rows < 1) or not 1 <= dim <= MOST_VALUES:
             raise UserError(
                 f"hf.Embedding({rows}, {dim}): allowed are None or a number of rows from 1, and 1 "
-                f"to {_MOST_VALUES} values in a row"
+                f"to {MOST_VALUES} values in a row"
             )
         if dtype not in _DTYPES:
             raise UserError(f"hf.Embedding keeps torch.float32 or torch.bfloat16, not {dtype}")
@@ -212,6 +203,22 @@ class Embedding(torch.nn.Module):
         return table.push(keys.data_ptr(), keys.numel(), grads.data_ptr())
 
 
+def engine_before_state(what: str) -> _engine.Engine:
+    """Return the engine, for what describes tables. UserError: there is no room for `what`."""
+    engine = _engine.engine
+    if engine is None or engine.session is not None:
+        raise UserError(
+            f"{what} has to be made after hf.init() and before hf.State(...), which opens the "
+            "tables"
+        )
+    if engine.seat.servers == 0:
+        raise UserError(
+            f"{what} needs parameter servers, and this job has none: start it with "
+            "`holdfast run --servers 1 ...`"
+        )
+    return engine
+
+
 def load_tables(folder: str | os.PathLike[str]) -> None:
     """Have the tables begin with the rows that save_tables() has left in `folder`.
 
@@ -253,6 +260,3 @@ def _with_servers(what: str, then: str) -> Any:
     engine.drain()
     engine.see_that_others_are_there()
     return None if engine.phase is Phase.ECHO else engine
-
-
-_MOST_VALUES: Final = 4096

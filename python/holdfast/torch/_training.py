@@ -63,6 +63,8 @@ class Training:
     def begin(self) -> None:
         """Begin a step. UserError: the loop was left in an earlier one after its update."""
         self._see_that_no_update_was_lost()
+        for served in self.engine.served:
+            served.see_that_none_was_written(self.versions.tensors)
         self._wish = self.progress.wish
         self.versions.begin()
         self.progress.wish = self._wish
@@ -70,6 +72,8 @@ class Training:
         self.versions.losses.begin()
         for table in self.engine.tables:
             table.forget()
+        for served in self.engine.served:
+            served.begin()
         self.progress.seeds.derive("step", self.n).set()
         self.sampled.begin()
         self.engine.observer.began(self.n + 1)
@@ -90,6 +94,7 @@ class Training:
         self.sampled.end()  # commit() restores a void step.
         is_made = self.versions.commit(self.has_updated, may_wait, self.sampled.kept)
         self.sampled.leave()
+        self._forget_served()
         self.engine.in_step = self.engine.marked = False
         self.replaying = not is_made
         if not is_made:
@@ -108,9 +113,14 @@ class Training:
         """Take a step back. What the program changed `between` the steps before it stays."""
         self.engine.in_step = self.engine.marked = False
         self.sampled.leave()
+        self._forget_served()
         self.versions.restore()
         if between is not None:
             between.put_back(self.kept)
+
+    def _forget_served(self) -> None:
+        for served in self.engine.served:
+            served.forget()
 
     def arrive(self) -> None:
         """Note that the others' step is reached, and take back changes made on the way."""

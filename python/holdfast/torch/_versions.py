@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from holdfast import _core, _versions
-from holdfast._errors import LeftError, WorldError
+from holdfast._abi import check
+from holdfast._errors import LeftError, MarkedError, WorldError
 from holdfast._guards import memory_lost, pages_lost
 from holdfast._losses import HEARD, Act, Losses
 from holdfast._say import say
@@ -35,6 +36,7 @@ from holdfast.torch._plan import Key
 from holdfast.torch._position import Progress
 from holdfast.torch._random import derive
 from holdfast.torch._replicas import Replicas
+from holdfast.torch._served import assign_all
 
 _WISH: Final = struct.Struct("?")
 
@@ -56,6 +58,8 @@ class Versions(_versions.Versions):
         self._second_due = False  # Some rank has not, so they greet each other again later.
         self._at = 0  # The version that was restored or committed last.
         self._lost = memory_lost()  # Before everything was restored last.
+        # The servers have made an update, or begun, and a version with its values has to follow.
+        self._owes = False
         self.losses = Losses()
         self._join()
 
@@ -87,6 +91,7 @@ class Versions(_versions.Versions):
         self._engine.set_phase(Phase.LIVE)
         for ddp in self._ddps:
             _ddp.equalise(ddp)
+        assign_all(self._engine)
         if not self._commit(False):
             self.restore()
             self._begin(restarted=True)
@@ -174,6 +179,40 @@ class Versions(_versions.Versions):
         self._second_due = False
         return True
 
+    # ---- Parameters that servers keep -----------------------------------------------------------
+    # The servers make their update when a version is committed: only then can its values be had. So
+    # a second version follows each, which has them. It is of the same step.
+
+    def begin_version(self) -> None:
+        """Begin a version, as the base does, after the one that renews parameters, if it is due."""
+        super().begin_version()
+        while self._owes:
+            self._renew()
+            super().begin_version()
+
+    def _renew(self) -> None:
+        """Make the version under way. After a fault it stays due."""
+        try:
+            for served in self._engine.served:
+                check(served.pull())
+        except LeftError:
+            raise
+        except MarkedError:
+            return
+        self._owes = False
+        with_gradients = any(key[0] == "gradient" for key in self.tensors())
+        self._image.write(self.next, self._objects(), with_gradients)
+        if not self._end():
+            self.restore()
+
+    def _end_and_renew(self) -> bool:
+        """End a version, and make the one that is due after it. False: the first is void."""
+        if not self._end():
+            return False
+        if self._owes:
+            self.begin_version()
+        return True
+
     # ---- End ------------------------------------------------------------------------------------
 
     def commit(self, has_updated: bool, may_wait: bool, see: See) -> bool:
@@ -205,9 +244,11 @@ class Versions(_versions.Versions):
         engine.push_tables()
         if engine.marked:
             return False
+        begins = self.session.version == 0
+        self._owes = any(begins or served.pushed for served in engine.served)
         gradients = self._gradients.end_step(has_updated)
         self._image.write(self.next, self._objects(), gradients, see)
-        return self._end()
+        return self._end_and_renew()
 
     def _do_without(self, see: See) -> bool:
         """Do what is to be done with a step whose loss is bad. False: it is made again."""
@@ -286,6 +327,7 @@ class Versions(_versions.Versions):
             "results": self._progress.results,
             "ddp": _ddp.begins_with(self._ddps),
             "gradients": self._gradients.objects(),
+            "owes": self._owes,
         }
 
     def fill(self, view: memoryview) -> None:
@@ -300,6 +342,7 @@ class Versions(_versions.Versions):
         self._progress.restore(objects["progress"], objects["results"])
         self._gradients.restore(objects["gradients"])
         _ddp.restore(self._ddps, objects["ddp"], self._engine)
+        self._owes = objects["owes"]
         self._gradients.watch()
         self._note()
         if pages_lost() != lost:  # It may have read zeros. The next step begins with a recovery.
