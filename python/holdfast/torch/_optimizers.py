@@ -13,7 +13,6 @@ from torch import Tensor
 
 from holdfast._errors import UserError
 
-
 SERVED: Final = "_holdfast_served"  # The attribute that names an optimizer's ParameterServer.
 
 
