@@ -59,7 +59,7 @@ class Etcd(unittest.TestCase):
     def begin(self, name, steps):
         """A job of 2 x 2 ranks with a spare host. Its other schedulers stand by."""
         fleet, env = self.with_etcd()
-        job = Job(self.folder / name, fleet, 2, 2, env=env, steps=steps, pause=2000, hold=40)
+        job = Job(self.folder / name, fleet, 2, 2, env=env, steps=steps, pause=5000, hold=40)
         job.start(2, "--spare_host=True")
         job.until_ready(lambda: len(job.events("stands_by")) == 2 and len(job.events("waiting")) >= 2, "who stands by")
         job.until_step(60)

@@ -497,7 +497,7 @@ class OneJob(unittest.TestCase):
 
     def test_the_launcher_of_the_scheduler_s_host_may_be_continued(self):
         expected = self.one_host(4, steps=600)
-        job = Job(self.folder / "continued", self.fleet(2), 2, 2, steps=600)
+        job = Job(self.folder / "continued", self.fleet(2), 2, 2, steps=600, pause=4000)
         job.until_step(60)
         job.agents.pop(0).kill()
         job.start(0, "--continue")
