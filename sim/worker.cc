@@ -16,8 +16,9 @@ constexpr Duration kAddressesPatience = std::chrono::seconds(1);
 constexpr Duration kConfirmationTimeout = std::chrono::hours(1);
 constexpr Duration kLinkPatience = std::chrono::milliseconds(300);
 
-trainer::Options trainer_options() {
-  return {.replacement_timeout = kReplacementTimeout,
+trainer::Options trainer_options(bool serves) {
+  return {.serves = serves,
+          .replacement_timeout = kReplacementTimeout,
           .link_patience = kLinkPatience,
           .forming_patience = kReplacementTimeout,
           .scheduler_timeout = kConfirmationTimeout,
@@ -59,7 +60,7 @@ void Workers::add_foreign(Index worker) {
 
 void Workers::place(Worker& worker) {
   worker.program = Program::kUnplaced;
-  worker.trainer.emplace(trainer_options());
+  worker.trainer.emplace(trainer_options(worker.serves));
   worker.gives_up_at = job_.now + kAlonePatience;
   const std::string host = job_.setup.hosts ? cat("host-", worker.agent) : "host";
   worker.machine.emplace(wire::Register{.job = "job",

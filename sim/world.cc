@@ -296,14 +296,8 @@ void World::check_end() {
     // A program that exits early with code 0 counts as ended well, though it has not trained.
     if (job_.setup.asks && !job_.had(Fault::kEarlyExit)) {
       auto arenas = memory_.arenas_in_use();
-      // Once all workers have ended, their agent ends its servers, wherever these are: nobody asks
-      // for their rows any more.
-      for (auto rank = job_.setup.workers(); rank < job_.setup.ranks; ++rank) {
-        Arena& rows = arenas[static_cast<std::size_t>(rank)];
-        if (rows.staged == job_.setup.steps && rows.staged == rows.version + 1) {
-          training_.finish_update(rows);
-        }
-      }
+      // Once all workers have ended, nobody asks for the rows of servers any more.
+      arenas.resize(static_cast<std::size_t>(job_.setup.workers()));
       job_.checkers.ended_well(arenas);
     }
     return;

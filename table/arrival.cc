@@ -1,7 +1,5 @@
 #include "table/arrival.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -19,16 +17,9 @@ namespace {
 
 constexpr std::uint64_t kBeginning = kSlotsOffset;  // The head and the words of each table.
 
-Status read_at(int file, std::uint64_t offset, std::span<std::byte> to, const std::string& path) {
-  while (!to.empty()) {
-    const ssize_t got = ::pread(file, to.data(), to.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return os::system_error(cat("cannot read ", path), errno);
-    if (got == 0) return Error{Blame::kWorld, cat("The table file ", path, " is cut short.")};
-    offset += static_cast<std::uint64_t>(got);
-    to = to.subspan(static_cast<std::size_t>(got));
-  }
-  return {};
+Error unread(const std::string& path) {
+  if (errno != 0) return os::system_error(cat("cannot read ", path), errno);
+  return {Blame::kWorld, cat("The table file ", path, " is cut short.")};
 }
 
 // By table, how many rows a version has; `beginning` is that of its file. Error: it is no such
@@ -66,7 +57,7 @@ Result<Departure> departure(const std::string& path, const std::vector<Spec>& sp
   if (!file) return file.error();
   if (!file->file) return Error{Blame::kWorld, cat("there is no ", path)};
   std::vector<std::byte> beginning(kBeginning);
-  if (Status read = read_at(file->file.get(), 0, beginning, path); !read) return read.error();
+  if (!os::read_at(file->file.get(), 0, beginning)) return unread(path);
   const auto rows = rows_in(beginning, specs, version, path);
   if (!rows) return rows.error();
   Header header;
@@ -135,8 +126,7 @@ Status Arrival::copy(const std::string& path) {
   for (std::size_t i = 0; i < from->ranges.size(); ++i) {
     const auto to = place(from->ranges, i);
     if (!to) return to.error();
-    const Status read = read_at(from->file.file.get(), from->ranges[i].offset, *to, path);
-    if (!read) return read;
+    if (!os::read_at(from->file.file.get(), from->ranges[i].offset, *to)) return unread(path);
   }
   return end();
 }
@@ -149,22 +139,13 @@ Status Arrival::end() {
   Tables::State& state = *tables_.state_;
   const std::size_t at = version_ % 2;
   for (std::size_t t = 0; t < rows_.size(); ++t) {
-    Table& table = state.tables[t];
     TableWords theirs;
     std::memcpy(&theirs, beginning_.data() + kWordsOffset + t * sizeof theirs, sizeof theirs);
-    table.index.grow(0, rows_[t]);
-    state.drop_older_indexes(table);
-    table.words->rows[at] = rows_[t];
-    table.words->touched[at] = 0;
-    table.words->arguments[at] = theirs.arguments[at];
+    state.fill(state.tables[t], version_, rows_[t], theirs.arguments[at]);
   }
   Header theirs;
   std::memcpy(&theirs, beginning_.data(), sizeof theirs);
-  Header& header = state.header();
-  header.positions[at] = theirs.positions[at];
-  arena::publish(header.updating, std::uint64_t{0});
-  arena::publish(header.staged, version_);
-  arena::publish(header.version, version_);
+  state.commit_filled(version_, theirs.positions[at]);
   return {};
 }
 

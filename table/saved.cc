@@ -173,17 +173,6 @@ bool read_number(const Json& header, const char* name, std::uint64_t& to) {
   return read.ec == std::errc() && read.ptr == end;
 }
 
-bool read_block(int file, std::uint64_t offset, std::span<std::byte> to) {
-  while (!to.empty()) {
-    const ssize_t got = ::pread(file, to.data(), to.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    offset += static_cast<std::uint64_t>(got);
-    to = to.subspan(static_cast<std::size_t>(got));
-  }
-  return true;
-}
-
 Result<Opened> open_file(const std::string& path, const Spec& spec) {
   Opened opened;
   std::uint64_t bytes = 0;
@@ -192,12 +181,12 @@ Result<Opened> open_file(const std::string& path, const Spec& spec) {
   opened.file = *std::move(found);
   std::uint64_t length = 0;
   const int file = opened.file.get();
-  const bool has_length = read_block(file, 0, std::as_writable_bytes(std::span(&length, 1)));
+  const bool has_length = os::read_at(file, 0, std::as_writable_bytes(std::span(&length, 1)));
   if (!has_length || length > kLongestHeader || length > bytes) {
     return unusable(path, "it does not begin as a safetensors file");
   }
   std::string text(length, '\0');
-  if (!read_block(file, sizeof length, std::as_writable_bytes(std::span(text)))) {
+  if (!os::read_at(file, sizeof length, std::as_writable_bytes(std::span(text)))) {
     return unusable(path, "it is cut short");
   }
   const Json header = Json::parse(text, nullptr, false);
@@ -303,7 +292,7 @@ Result<Saved> read_manifest(const std::string& folder) {
                  cat("there are no saved tables in ", folder, ": ", file.error().what)};
   }
   std::string text(std::min(bytes, kLongestManifest), '\0');
-  (void)read_block(file->get(), 0, std::as_writable_bytes(std::span(text)));
+  (void)os::read_at(file->get(), 0, std::as_writable_bytes(std::span(text)));
   const Json json = Json::parse(text, nullptr, false);
   const bool is_known = json.is_object() && json.value("format", Json()) == kTitleOfManifest &&
                         json.value("run", Json()).is_number_unsigned() &&
@@ -349,16 +338,12 @@ class Loading {
   // The rows are found by their keys from here on.
   Status end() {
     if (Status taken = state_.reserve_rows(table_, rows_); !taken) return taken;
-    table_.index.grow(0, rows_);
-    state_.drop_older_indexes(table_);
+    state_.fill(table_, 0, rows_, {.update_count = updates_.value_or(0)});
     for (std::uint64_t row = 0; row < rows_; ++row) {
       if (table_.index.find(table_.keys[row], rows_) == row) continue;
       return Error{Blame::kUser, cat("table ", table_.spec->name, " was saved with key ",
                                      table_.keys[row], " twice")};
     }
-    table_.words->rows[0] = rows_;
-    table_.words->touched[0] = 0;
-    table_.words->arguments[0] = {.update_count = updates_.value_or(0)};
     return {};
   }
 
@@ -368,7 +353,7 @@ class Loading {
     std::vector<std::vector<std::byte>> blocks;
     for (const Part& part : opened.parts) {
       auto& block = blocks.emplace_back(count * part.bytes);
-      if (!read_block(opened.file.get(), part.at + from * part.bytes, block)) {
+      if (!os::read_at(opened.file.get(), part.at + from * part.bytes, block)) {
         return unusable(path, "it can not be read to its end");
       }
     }
@@ -420,11 +405,7 @@ Status load(Tables& tables, const std::string& folder,
     }
     if (Status ended = loading.end(); !ended) return ended;
   }
-  Header& header = state.header();
-  header.positions[0] = position;
-  arena::publish(header.updating, std::uint64_t{0});
-  arena::publish(header.staged, Version{0});
-  arena::publish(header.version, Version{0});
+  state.commit_filled(0, position);
   return {};
 }
 

@@ -103,6 +103,8 @@ struct Tables::State {
   void give_back(Region& region, std::uint64_t used);
   Status add(Table& table, std::uint64_t key, const float* gradients);
   Status reserve_rows(Table& table, std::uint64_t after);
+  void fill(Table& table, Version v, std::uint64_t rows, const Arguments& arguments);
+  void commit_filled(Version v, const arena::Position& position);
   void split(std::size_t threads, Version n);
   void work(std::size_t slot, Version n);
   void apply(const Table& table, const Update& update, std::uint64_t k, Version n, Slot& slot);

@@ -44,6 +44,23 @@ Status Tables::State::add(Table& table, std::uint64_t key, const float* gradient
   return {};
 }
 
+// Gives a fresh table the `rows` rows whose keys and values are there, as those of version v. Takes
+// effect by commit_filled().
+void Tables::State::fill(Table& table, Version v, std::uint64_t rows, const Arguments& arguments) {
+  table.index.grow(0, rows);
+  drop_older_indexes(table);
+  table.words->rows[v % 2] = rows;
+  table.words->touched[v % 2] = 0;
+  table.words->arguments[v % 2] = arguments;
+}
+
+void Tables::State::commit_filled(Version v, const arena::Position& position) {
+  header().positions[v % 2] = position;
+  publish(header().updating, 0);
+  publish(header().staged, v);
+  publish(header().version, v);
+}
+
 void Tables::State::split(std::size_t threads, Version n) {
   std::uint64_t all = 0;
   for (const Table& table : tables) all += table.words->touched[n % 2];
@@ -171,15 +188,8 @@ std::uint64_t Tables::bytes() const {
 
 void Tables::begin(Version v, const arena::Position& position) {
   HF_ASSERT(fresh() && v != kNoVersion);
-  Header& h = state_->header();
-  for (Table& table : state_->tables) {
-    table.words->rows[v % 2] = table.words->touched[v % 2] = 0;
-    table.words->arguments[v % 2] = {.update_count = 0};
-  }
-  h.positions[v % 2] = position;
-  publish(h.updating, 0);
-  publish(h.staged, v);
-  publish(h.version, v);
+  for (Table& table : state_->tables) state_->fill(table, v, 0, {.update_count = 0});
+  state_->commit_filled(v, position);
 }
 
 void Tables::read(std::size_t t, std::span<const std::uint64_t> keys, std::span<float> out) const {

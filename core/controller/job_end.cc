@@ -31,22 +31,16 @@ void JobEnd::tell_all() {
   }
 }
 
+// A job ends in good order when its workers have: servers only wait for them.
 void JobEnd::maybe_all_left() {
   if (job_.has_ended() || !job_.roster.assembled()) return;
-  const std::size_t gone =
-      job_.roster.in_state(SeatState::kLeft) + job_.roster.in_state(SeatState::kDeserted);
-  if (gone == job_.roster.members().size() || have_left_servers_alone()) {
-    end(true, {.kind = Reason::Kind::kAllEnded, .total = job_.roster.world_size()});
-  }
-}
-
-// Whether all workers have ended without training: no server will hear anything of them.
-bool JobEnd::have_left_servers_alone() const {
-  if (job_.options.servers == 0) return false;
   const auto& members = job_.roster.each();
-  return std::all_of(members.begin(), members.begin() + job_.workers(), [](const Member& member) {
-    return member.state == SeatState::kLeft && member.seat.version == kNoVersion;
-  });
+  const bool all =
+      std::all_of(members.begin(), members.begin() + job_.workers(), [](const Member& member) {
+        return member.state == SeatState::kLeft || member.state == SeatState::kDeserted;
+      });
+  if (!all) return;
+  end(true, {.kind = Reason::Kind::kAllEnded, .total = job_.roster.world_size()});
 }
 
 // All processes of the job have ended in good order, and none has ever asked for a rank.

@@ -20,7 +20,6 @@ class JobEnd {
   [[nodiscard]] std::optional<Instant> deadline() const;
 
  private:
-  [[nodiscard]] bool have_left_servers_alone() const;
   void tell_all();
   void wait_for_agent();
   void leave();

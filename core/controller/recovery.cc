@@ -268,7 +268,6 @@ void Recovery::receive(Link link, const wire::Finished& m) {
     job_.store();
     proven(rank, m.version);
   }
-  release_servers(rank);
   job_.send(link, wire::Farewell{});
   maybe_plan();
 }
@@ -280,20 +279,6 @@ void Recovery::receive(Link link, const wire::Failed& m) {
   Reason reason = bounded(m.reason);
   reason.rank = rank;
   job_end_.end(false, std::move(reason));
-}
-
-// A server does not know which step is the last one, and joins the group of each generation. If no
-// step was made in the newest one, its workers may have ended without joining it. Then servers
-// would wait for them: a new generation tells them that the training has ended.
-void Recovery::release_servers(Rank ended) {
-  if (job_.options.servers == 0 || ended >= job_.workers()) return;
-  if (formation_.stage != Stage::kRunning) return;
-  if (roster_.at(ended).seat.version != formation_.version) return;
-  const auto is_finished = [&](const Member& member) { return member.seat.finished; };
-  const auto servers = roster_.each().begin() + job_.workers();
-  if (!std::all_of(roster_.each().begin(), servers, is_finished)) return;
-  if (std::all_of(servers, roster_.each().end(), is_finished)) return;
-  rendezvous_.begin({.kind = Reason::Kind::kGroupLost, .rank = ended});
 }
 
 std::optional<Instant> Recovery::deadline() const {

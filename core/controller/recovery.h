@@ -53,7 +53,6 @@ class Recovery {
   void reach(Version version);
   [[nodiscard]] bool contradicts_plan(Rank rank, const wire::Report& m) const;
   void begin_without_pages(Rank rank, std::int64_t pages);
-  void release_servers(Rank ended);
   [[nodiscard]] bool has_progress_to_tell() const;
   [[nodiscard]] bool speaks_for_a_place(Link link) const;
 

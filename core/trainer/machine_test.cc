@@ -264,6 +264,20 @@ TEST_F(TrainerTest, HearsTheEndOfTheJobWhereItWaits) {
   EXPECT_EQ(take<Return>().what, What::kOver);
 }
 
+// It does not know which step is the last one, and waits for the workers in the next.
+TEST_F(TrainerTest, AServerEndsWithTheJob) {
+  options_.serves = true;
+  machine_.emplace(options_);
+  stand();
+  EXPECT_TRUE(has<StopGroup>(bring(JobOver{true, {.kind = wire::Reason::Kind::kAllEnded}})));
+  (void)bring(StepBegun{true});
+  (void)take<LeaveGroup>();
+  (void)bring(LeftGroup{});
+  EXPECT_EQ(take<Return>().what, What::kEnded);
+  (void)bring(EndCalled{});
+  EXPECT_EQ(take<Return>().what, What::kEnded);
+}
+
 TEST_F(TrainerTest, AWorldOfItsOwnNeedsNobody) {
   options_.solo = true;
   machine_.emplace(options_);

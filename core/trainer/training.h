@@ -18,7 +18,8 @@
 namespace holdfast::trainer {
 
 struct Options {
-  bool solo = false;  // One rank without a scheduler.
+  bool solo = false;    // One rank without a scheduler.
+  bool serves = false;  // A server: its training has ended when the job has ended in good order.
   // HOLDFAST_PROTECT. false: a fault ends the job, for want of a step to go back to.
   bool protect = true;
   // How long the cause of a fault is waited for; also how long a call waits for peers while no

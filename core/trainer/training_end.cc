@@ -52,7 +52,7 @@ bool TrainingEnd::cuts_wait_short() {
   if (!waits || (!over && !unreachable_)) return false;
   if (!over) {
     call_.end_over(*unreachable_);
-  } else if (over->success && state == State::kEnding) {
+  } else if (over->success && (state == State::kEnding || training_.options.serves)) {
     call_.finish(Return{.what = Return::What::kEnded});
   } else {
     call_.end_over(over->reason);

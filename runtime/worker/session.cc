@@ -94,6 +94,7 @@ Result<Met> Session::meet(const arena::Position& position) {
   }
   const auto result = p.go_on(false);
   if (!result) return Met::kToFill;
+  if (result->what == What::kEnded) return Met::kJoined;  // begin_step() tells.
   if (result->what != What::kJoined) return p.error_of(*result);
   p.now(Doing::kBetween);
   p.enter(p.worker.generation());
@@ -133,6 +134,7 @@ Result<Began> Session::begin_step() {
       p.was_used = true;
       return Began::kReformed;
     case What::kTooLate:
+    case What::kEnded:
       p.ended_rank = result.ended;
       return Began::kTooLate;
     default:
@@ -207,6 +209,7 @@ Result<Ended> Session::end_step(const arena::StagedStep& step, double loss, std:
       p.trace_step();
       return Ended::kCommitted;
     case What::kVoid:
+    case What::kEnded:  // begin_step() tells.
       p.was_used = true;
       return Ended::kVoid;
     default:

@@ -29,6 +29,7 @@ constexpr Duration kProgressOfEach = 100us;
 
 trainer::Options trainer_options(const config::Settings& settings) {
   return {.solo = settings.role == config::Role::kNone,
+          .serves = settings.role == config::Role::kServer,
           .protect = settings.protect,
           .replacement_timeout = settings.replacement_timeout,
           .link_patience = kLinkPatience,
