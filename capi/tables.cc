@@ -97,6 +97,14 @@ hf_status hf_table_set(hf_session* s, uint64_t table, double learning_rate,
   return report_caught();
 }
 
+hf_status hf_table_evict(hf_session* s, uint64_t table, uint64_t steps) try {
+  const auto tables = with_table(s, table);
+  if (!tables) return report(tables.error());
+  return report((*tables)->evict(table, steps));
+} catch (...) {
+  return report_caught();
+}
+
 hf_status hf_table_pull(hf_session* s, uint64_t table, const uint64_t* keys, uint64_t count,
                         float* rows) try {
   const auto tables = with_table(s, table);

@@ -70,6 +70,7 @@ Result<Departure> departure(const std::string& path, const std::vector<Spec>& sp
     if ((*rows)[t] == 0) continue;
     all.ranges.push_back({regions[t].keys.offset, (*rows)[t] * sizeof(std::uint64_t)});
     all.ranges.push_back({regions[t].rows.offset, (*rows)[t] * specs[t].row_bytes()});
+    all.ranges.push_back({regions[t].ages.offset, (*rows)[t] * sizeof(std::uint64_t)});
   }
   return all;
 }
@@ -98,6 +99,7 @@ Status Arrival::see() {
     if (Status taken = state.reserve_rows(table, count); !taken) return taken;
     expected_.push_back(std::as_writable_bytes(std::span(table.keys, count)));
     expected_.emplace_back(table.rows, count * table.spec->row_bytes());
+    expected_.push_back(std::as_writable_bytes(std::span(table.ages, count)));
   }
   return {};
 }

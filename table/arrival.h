@@ -1,6 +1,6 @@
 // Copies of a server's tables. What is sent of a version is the beginning of the file (its head and
-// the words of each table), and of each table its keys and rows. The receiver makes its own index,
-// and has its regions where its own file system wants them.
+// the words of each table), and of each table its keys, rows and ages. The receiver makes its own
+// index, and has its regions where its own file system wants them.
 //
 // Thread-safety: departure() on any thread; an Arrival on one thread at a time.
 #pragma once

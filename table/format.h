@@ -6,12 +6,17 @@
 //   4096    TableWords[kMostTables]
 //   12288   Slot[kSlots]
 //   ...     the tables' specifications as text (kTextBytes)
-//   ...     for each table: keys, rows, the touched rows of a step and their gradients, and an
-//           index for each size that it may have (Regions)
+//   ...     for each table: keys, rows and their ages, the touched rows of a step and their
+//           gradients, and an index for each size that it may have (Regions)
 //
 // A row is known by its number: rows are numbered in the order in which they were first written,
 // and only the first TableWords::rows of a version count. So a row that is being added is nothing
 // until the version is published.
+//
+// A row's age is the version that updated it last. A row with an age below evicts_before of
+// TableWords::arguments is as good as absent: it reads as one that nobody has written, and begins
+// anew when it is touched.
+// Tables::shrink() gives its memory back.
 //
 // As in arena/format.h, words that change while others may read them go through arena::publish().
 #pragma once
@@ -28,7 +33,7 @@
 namespace holdfast::table {
 
 inline constexpr std::uint64_t kMagic = 0x656c626174664821;  // "!Hftable" in memory
-inline constexpr std::uint64_t kFormat = 2;
+inline constexpr std::uint64_t kFormat = 3;
 inline constexpr std::size_t kSlots = 16;  // The most threads an update runs on.
 inline constexpr std::uint64_t kTextBytes = 64 * 1024;
 
@@ -58,8 +63,8 @@ static_assert(sizeof(Header) <= arena::kPageBytes);
 struct TableWords {
   std::uint64_t rows[2];     // How many rows there are.
   std::uint64_t touched[2];  // How many rows this version's step has touched.
-  Arguments arguments[2];
-  std::uint64_t index;  // Which index is in use, and how far a larger one is filled (index.h).
+  Arguments arguments[2];    // evicts_before: the highest until now.
+  std::uint64_t index;       // Which index is in use, and how far a larger one is filled (index.h).
 };
 static_assert(kMostTables * sizeof(TableWords) <= 2 * arena::kPageBytes);
 

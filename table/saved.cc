@@ -97,24 +97,29 @@ bool write_block(int file, std::span<const std::byte> bytes) {
   return os::write_all(file, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
-// The rows of a table, part by part. False: errno says why not.
-bool write_rows(int file, const Table& table, std::uint64_t rows) {
-  if (!write_block(file, std::as_bytes(std::span(table.keys, rows)))) return false;
+// The rows of a table in version v that are not evicted, part by part. False: errno says why not.
+bool write_rows(int file, const Table& table, Version v) {
   const Spec& spec = *table.spec;
+  const auto* const keys = reinterpret_cast<const std::byte*>(table.keys);
+  const std::uint64_t rows = table.words->rows[v % 2];
   std::vector<std::byte> block;
-  const auto write_each = [&](std::size_t offset, std::size_t bytes) {
-    block.clear();
-    for (std::uint64_t row = 0; row < rows && bytes > 0; ++row) {
-      const std::byte* const from = table.row(row) + offset;
+  const auto write_each = [&](const std::byte* first, std::size_t stride, std::size_t bytes) {
+    for (std::uint64_t row = 0; row < rows; ++row) {
+      if (table.is_evicted(row, v)) continue;
+      const std::byte* const from = first + row * stride;
       block.insert(block.end(), from, from + bytes);
-      if (block.size() < kBlock && row + 1 < rows) continue;
+      if (block.size() < kBlock) continue;
       if (!write_block(file, block)) return false;
       block.clear();
     }
-    return true;
+    const bool is_written = write_block(file, block);
+    block.clear();
+    return is_written;
   };
-  return write_each(0, spec.value_bytes()) &&
-         write_each(spec.state_offset(), spec.state_floats() * sizeof(float));
+  return write_each(keys, sizeof *table.keys, sizeof *table.keys) &&
+         write_each(table.rows, spec.row_bytes(), spec.value_bytes()) &&
+         write_each(table.rows + spec.state_offset(), spec.row_bytes(),
+                    spec.state_floats() * sizeof(float));
 }
 
 bool sync_folder(const std::string& folder) {
@@ -122,9 +127,13 @@ bool sync_folder(const std::string& folder) {
   return opened && ::fsync(opened.get()) == 0;
 }
 
-Status write_file(const std::string& path, const Table& table, std::uint64_t rows, About about) {
-  for (std::uint64_t row = 0; row < rows; ++row) {
+Status write_file(const std::string& path, const Table& table, About about) {
+  const Version v = about.step;
+  std::uint64_t rows = 0;
+  for (std::uint64_t row = 0; row < table.words->rows[v % 2]; ++row) {
+    if (table.is_evicted(row, v)) continue;
     about.digest += digest_of(*table.spec, table.keys[row], table.row(row));
+    ++rows;
   }
   std::string header = header_of(*table.spec, parts_of(*table.spec, rows), about).dump();
   header.resize((header.size() + 7) / 8 * 8, ' ');
@@ -138,8 +147,8 @@ Status write_file(const std::string& path, const Table& table, std::uint64_t row
   const os::Fd file(::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!file) return failed();
   const bool is_written = write_block(file.get(), std::as_bytes(std::span(&length, 1))) &&
-                          os::write_all(file.get(), header) &&
-                          write_rows(file.get(), table, rows) && ::fsync(file.get()) == 0;
+                          os::write_all(file.get(), header) && write_rows(file.get(), table, v) &&
+                          ::fsync(file.get()) == 0;
   if (!is_written || ::rename(draft.c_str(), path.c_str()) != 0) return failed();
   return {};
 }
@@ -231,8 +240,8 @@ Status save(const Tables& tables, const std::string& folder, const Saved& saved,
   if (Status made = os::make_directories(folder); !made) return made;
   for (std::size_t t = 0; t < saved.specs.size(); ++t) {
     const std::string path = folder + "/" + saved.file(t, server);
-    Status written = write_file(path, tables.state_->tables[t], tables.rows(t),
-                                {saved.run_id, saved.step, tables.updates(t)});
+    Status written =
+        write_file(path, tables.state_->tables[t], {saved.run_id, saved.step, tables.updates(t)});
     if (!written) return written;
   }
   if (!sync_folder(folder)) return os::system_error(cat("cannot sync ", folder), errno);

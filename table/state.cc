@@ -50,6 +50,7 @@ std::vector<Regions> regions_of(const std::vector<Spec>& specs, std::uint64_t ca
     const std::uint64_t most = capacity / specs[t].row_bytes() + 1;
     end = place(all[t].keys, end, most * sizeof(std::uint64_t));
     end = place(all[t].rows, end, most * specs[t].row_bytes());
+    end = place(all[t].ages, end, most * sizeof(std::uint64_t));
     end = place(all[t].touched, end, most * sizeof(std::uint32_t));
     end = place(all[t].gradients, end, most * specs[t].values * sizeof(float));
     unsigned bits = kFirstBits;
@@ -170,6 +171,7 @@ void Tables::State::know_what_is_taken() {
     const std::uint64_t count = table.words->rows[header().staged % 2];
     table.regions.rows.taken = to_pages(count * table.spec->row_bytes());
     table.regions.keys.taken = to_pages(count * sizeof(std::uint64_t));
+    table.regions.ages.taken = table.regions.keys.taken;
     table.regions.index.taken = index_end(table);
   }
 }
@@ -235,6 +237,7 @@ void Tables::State::drop_older_indexes(Table& table) {
 Status Tables::State::reserve_rows(Table& table, std::uint64_t after) {
   Regions& r = table.regions;
   if (Status s = reserve(table, r.keys, after * sizeof(std::uint64_t)); !s) return s;
+  if (Status s = reserve(table, r.ages, after * sizeof(std::uint64_t)); !s) return s;
   if (Status s = reserve(table, r.rows, after * table.spec->row_bytes()); !s) return s;
   const unsigned bits = table.index.bits_for(after);
   if (bits > kLastBits) {

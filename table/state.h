@@ -30,6 +30,7 @@ struct Region {
 struct Regions {
   Region keys;       // By row: std::uint64_t.
   Region rows;       // By row: Spec::row_bytes().
+  Region ages;       // By row: std::uint64_t.
   Region touched;    // By touched row: its number, std::uint32_t.
   Region gradients;  // By touched row: Spec::values float32.
   Region index;
@@ -46,6 +47,7 @@ struct Table {
   Regions regions;
   std::uint64_t* keys;
   std::byte* rows;
+  std::uint64_t* ages;
   std::uint32_t* touched;
   float* gradients;
   Index index;
@@ -54,6 +56,9 @@ struct Table {
 
   [[nodiscard]] std::byte* row(std::uint64_t number) const {
     return rows + number * spec->row_bytes();
+  }
+  [[nodiscard]] bool is_evicted(std::uint64_t number, Version v) const {
+    return ages[number] < words->arguments[v % 2].evicts_before;
   }
   // Asks the processor for what find() will need for keys after the i-th, and for their values.
   void ask_for(std::span<const std::uint64_t> keys_to_find, std::size_t i, bool values) const {
@@ -83,6 +88,7 @@ struct Tables::State {
                         .regions = r,
                         .keys = keys,
                         .rows = mapped.at(r.rows.offset),
+                        .ages = mapped.as<std::uint64_t>(r.ages.offset),
                         .touched = mapped.as<std::uint32_t>(r.touched.offset),
                         .gradients = mapped.as<float>(r.gradients.offset),
                         .index = {mapped.as<std::uint32_t>(r.index.offset), keys, &words->index},
@@ -104,6 +110,7 @@ struct Tables::State {
   Status add(Table& table, std::uint64_t key, const float* gradients);
   Status reserve_rows(Table& table, std::uint64_t after);
   void fill(Table& table, Version v, std::uint64_t rows, const Arguments& arguments);
+  Status take_rows_of(const State& other);
   void commit_filled(Version v, const arena::Position& position);
   void split(std::size_t threads, Version n);
   void work(std::size_t slot, Version n);

@@ -1,6 +1,10 @@
 #include "table/tables.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -11,6 +15,7 @@
 #include "base/digest.h"
 #include "base/prng.h"
 #include "base/text.h"
+#include "os/errors.h"
 #include "os/float_mode.h"
 #include "os/pool.h"
 #include "table/state.h"
@@ -23,6 +28,8 @@ using arena::publish;
 
 // Below this many rows waking another thread costs more than it saves.
 constexpr std::uint64_t kRowsWorthAThread = 256;
+constexpr const char* kSmaller = ".smaller";  // The end of a name of a file that shrink() makes.
+
 }  // namespace
 
 Status Tables::State::add(Table& table, std::uint64_t key, const float* gradients) {
@@ -54,6 +61,26 @@ void Tables::State::fill(Table& table, Version v, std::uint64_t rows, const Argu
   table.words->arguments[v % 2] = arguments;
 }
 
+// All rows of `other` that are not evicted. This state is fresh.
+Status Tables::State::take_rows_of(const State& other) {
+  const Version v = other.header().version;
+  for (std::size_t t = 0; t < tables.size(); ++t) {
+    Table& table = tables[t];
+    const Table& from = other.tables[t];
+    std::uint64_t rows = 0;
+    for (std::uint64_t row = 0; row < from.words->rows[v % 2]; ++row) {
+      if (from.is_evicted(row, v)) continue;
+      if (Status taken = reserve_rows(table, rows + 1); !taken) return taken;
+      table.keys[rows] = from.keys[row];
+      table.ages[rows] = from.ages[row];
+      std::memcpy(table.row(rows++), from.row(row), table.spec->row_bytes());
+    }
+    fill(table, v, rows, from.words->arguments[v % 2]);
+  }
+  commit_filled(v, other.header().positions[v % 2]);
+  return {};
+}
+
 void Tables::State::commit_filled(Version v, const arena::Position& position) {
   header().positions[v % 2] = position;
   publish(header().updating, 0);
@@ -78,13 +105,14 @@ void Tables::State::apply(const Table& table, const Update& update, std::uint64_
   const std::uint64_t number = table.touched[k];
   std::byte* const row = table.row(number);
   const float* const gradients = table.gradients + k * spec.values;
-  if (number >= table.words->rows[(n - 1) % 2]) {
+  if (table.ages[number] == n) return;  // Only the progress was not told any more.
+  if (number >= table.words->rows[(n - 1) % 2] || table.is_evicted(number, n - 1)) {
     float values[kMostValues];
     table.beginning.fill(table.keys[number], {values, spec.values});
     write_values(spec, {values, spec.values}, row);
     begin_state(spec, row);
     update.apply(row, gradients);
-    return;
+    return publish(table.ages[number], n);
   }
   const std::uint64_t line = slot.progress / 2;
   if (slot.progress % 2 == 1) {
@@ -94,6 +122,7 @@ void Tables::State::apply(const Table& table, const Update& update, std::uint64_
     publish(slot.progress, line * 2 + 1);
   }
   update.apply(row, gradients);
+  publish(table.ages[number], n);
 }
 
 // The slot's part of update n, from where it is.
@@ -133,6 +162,7 @@ void Tables::State::forget() {
 Result<Tables> Tables::open(const std::string& path, std::vector<Spec> specs,
                             std::uint64_t run_id) {
   if (Status good = check(specs); !good) return good.error();
+  ::unlink((path + kSmaller).c_str());  // A process died in shrink().
   Result<os::SparseFile> file = os::SparseFile::open(path);
   if (!file) return file.error();
   if (file->mapping()) {
@@ -202,8 +232,8 @@ void Tables::read(std::size_t t, std::span<const std::uint64_t> keys, std::span<
     table.ask_for(keys, i, true);
     const std::uint64_t number = table.index.find(keys[i], count);
     const std::span<float> to = out.subspan(i * values, values);
-    number == kNoRow ? table.beginning.fill(keys[i], to)
-                     : read_values(*table.spec, table.row(number), to);
+    const bool is_there = number != kNoRow && !table.is_evicted(number, version());
+    is_there ? read_values(*table.spec, table.row(number), to) : table.beginning.fill(keys[i], to);
   }
 }
 
@@ -243,6 +273,9 @@ Status Tables::stage(Version n, const arena::Position& position,
     table.words->rows[n % 2] = after;
     table.words->touched[n % 2] = keys.size();
     table.words->arguments[n % 2] = arguments[t];
+    const std::uint64_t before_this = table.words->arguments[(n - 1) % 2].evicts_before;
+    table.words->arguments[n % 2].evicts_before =
+        std::max(before_this, std::min(arguments[t].evicts_before, n));
   }
   state_->header().positions[n % 2] = position;
   publish(state_->header().staged, n);
@@ -261,6 +294,7 @@ void Tables::unstage() {
     state.give_back(r.touched, 0);
     state.give_back(r.rows, count * table.spec->row_bytes());
     state.give_back(r.keys, count * sizeof(std::uint64_t));
+    state.give_back(r.ages, count * sizeof(std::uint64_t));
     state.give_back(r.index, State::index_end(table));
   }
 }
@@ -298,11 +332,35 @@ void Tables::update(std::size_t threads) {
   state.end_update(n);
 }
 
+Status Tables::shrink() {
+  HF_ASSERT(!fresh() && staged() == version());
+  const Version v = version();
+  const auto& tables = state_->tables;
+  const bool has_evicted = std::any_of(tables.begin(), tables.end(), [v](const Table& table) {
+    const auto& arguments = table.words->arguments;
+    return arguments[v % 2].evicts_before > arguments[(v + 1) % 2].evicts_before;
+  });
+  if (!has_evicted) return {};
+  const std::string path = state_->path;
+  auto smaller = State::make(path + kSmaller, state_->specs, state_->header().fixed.run_id);
+  if (!smaller) return smaller.error();
+  const Status moved = smaller->take_rows_of(*state_);
+  if (!moved || ::rename(smaller->path.c_str(), path.c_str()) != 0) {
+    ::unlink(smaller->path.c_str());
+    return moved ? os::system_error(cat("cannot rename ", smaller->path), errno) : moved;
+  }
+  smaller->path = path;
+  smaller->pool = std::move(state_->pool);
+  state_ = std::make_unique<State>(*std::move(smaller));
+  return {};
+}
+
 std::uint64_t Tables::digest() const {
   std::uint64_t sum = 0;
   for (std::size_t t = 0; t < state_->tables.size(); ++t) {
     const Table& table = state_->tables[t];
     for (std::uint64_t row = 0; row < rows(t); ++row) {
+      if (table.is_evicted(row, version())) continue;
       sum +=
           holdfast::digest({table.row(row), table.spec->row_bytes()}, derive(t, table.keys[row]));
     }
@@ -312,7 +370,10 @@ std::uint64_t Tables::digest() const {
 
 std::vector<std::uint64_t> Tables::keys(std::size_t t) const {
   const Table& table = state_->tables.at(t);
-  std::vector<std::uint64_t> all(table.keys, table.keys + rows(t));
+  std::vector<std::uint64_t> all;
+  for (std::uint64_t row = 0; row < rows(t); ++row) {
+    if (!table.is_evicted(row, version())) all.push_back(table.keys[row]);
+  }
   std::sort(all.begin(), all.end());
   return all;
 }

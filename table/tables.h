@@ -54,7 +54,8 @@ class Tables {
   [[nodiscard]] Version version() const;           // Committed; kNoVersion: fresh.
   [[nodiscard]] Version staged() const;            // version() or version() + 1; kNoVersion: fresh.
   [[nodiscard]] arena::Position position() const;  // Of version(). Requires: not fresh.
-  [[nodiscard]] std::uint64_t rows(std::size_t t) const;  // Of table t, in version().
+  // Of table t, in version(), with evicted ones that still have memory.
+  [[nodiscard]] std::uint64_t rows(std::size_t t) const;
   // The update count with which table t came to version(); 0: it was given none yet.
   [[nodiscard]] std::uint64_t updates(std::size_t t) const;
   // Memory that the file takes, in bytes.
@@ -81,6 +82,10 @@ class Tables {
   void unstage();
   // Carries out the staged step on 1..16 threads. Requires: staged() == version() + 1.
   void update(std::size_t threads);
+  // Gives back the memory of the rows that the last update has evicted; takes as long as copying
+  // all others. A kill meanwhile changes nothing. Error (kWorld): there is no room for the others
+  // beside all; then nothing is changed. Requires: nothing is staged.
+  [[nodiscard]] Status shrink();
 
   // The same for equal rows in any order. Reads all rows.
   [[nodiscard]] std::uint64_t digest() const;

@@ -121,8 +121,9 @@ TEST(Tables, GrowThroughManySizesOfTheIndex) {
   std::vector<float> values(all.size());
   tables.read(0, all, values);
   for (std::uint64_t k = 0; k < key; ++k) ASSERT_LE(values[k], -1) << "row " << k;
-  // The rows, their keys and the index; and what is taken ahead, and of former steps' gradients.
-  EXPECT_LT(tables.bytes(), key * (4 + 8 + 10) + 200'501 * 8 + (3 << 20));
+  // The rows, their keys, ages and the index; and what is taken ahead, and of former steps'
+  // gradients.
+  EXPECT_LT(tables.bytes(), key * (4 + 8 + 8 + 10) + 200'501 * 8 + (3 << 20));
 }
 
 TEST(Tables, DoNotDependOnThreadsOrOnTheOrderOfRows) {
@@ -253,6 +254,39 @@ TEST(Tables, WhoseUpdateIsDamagedAreRefused) {
   }
 }
 
+// A kill between the row and the word of the progress: too short a time for kills to hit it.
+TEST(Tables, UpdateAnEvictedRowOnceThoughTheProgressWasNotTold) {
+  const Directory directory;
+  const std::string path = directory.file("t");
+  const std::vector<Spec> one = {{.name = "one", .values = 2, .initial = {.a = 1}}};
+  std::uint64_t digest = 0;
+  {
+    Tables tables = open(path, one);
+    const auto make = [&](Version n, std::vector<std::uint64_t> keys, std::uint64_t evicts) {
+      const std::vector<float> gradients(2 * keys.size(), static_cast<float>(n));
+      ASSERT_TRUE(tables.add(0, keys, gradients));
+      const Arguments arguments{.learning_rate = 0.5, .evicts_before = evicts};
+      ASSERT_TRUE(tables.stage(n, {}, std::span(&arguments, 1)));
+      tables.update(1);
+    };
+    make(1, {1, 2}, 0);
+    make(2, {2}, 2);
+    make(3, {2, 1}, 0);
+    digest = tables.digest();
+  }
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  const auto write = [&](std::uint64_t offset, std::uint64_t value) {
+    file.seekp(static_cast<std::streamoff>(offset));
+    file.write(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  write(offsetof(Header, version), 2);
+  write(kSlotsOffset + offsetof(Slot, progress), 2);  // The first row is done; the second is next.
+  file.close();
+  const Tables tables = open(path, one);
+  EXPECT_EQ(tables.version(), 3U);
+  EXPECT_EQ(tables.digest(), digest);
+}
+
 TEST(Tables, RefuseNumbersThatMakeNoSense) {
   const Directory directory;
   Tables tables = open(directory.file("t"));
@@ -302,6 +336,46 @@ TEST(Tables, GiveRowsTheValuesThatAreAssigned) {
   const Status staged = tables.stage(tables.version() + 1, {}, {&unknown, 1});
   ASSERT_FALSE(staged);
   EXPECT_EQ(staged.error().what, "table a: its update is of a kind that is unknown here");
+}
+
+TEST(Tables, EvictRowsThatNoStepHasUpdated) {
+  const Directory directory;
+  const std::string path = directory.file("t");
+  const std::vector<Spec> specs = two_tables();
+  std::vector<Reference> references(specs.begin(), specs.end());
+  Tables tables = open(path);
+  const std::uint64_t never = 1'000'000'007;
+  for (Version n = 1; n <= 24; ++n) {
+    add(tables, n);
+    std::vector<Arguments> arguments(2, testing::arguments_of(n));
+    if (n % 4 == 0) arguments[0].evicts_before = n - 2;  // Of the other one nothing is evicted.
+    ASSERT_TRUE(tables.stage(n, {1, n, 8 * n}, arguments));
+    tables.update(2);
+    for (std::size_t t = 0; t < 2; ++t) {
+      references[t].step(testing::push_of(n, specs[t], 40), arguments[t]);
+      ASSERT_TRUE(testing::same(tables, t, references[t])) << n;
+    }
+    const std::uint64_t digest = tables.digest();
+    const std::uint64_t before = tables.rows(0);
+    if (n % 8 == 0) {  // Otherwise evicted rows wait for the next time.
+      const Status shrunk = tables.shrink();
+      ASSERT_TRUE(shrunk) << shrunk.error().what;
+      EXPECT_LT(tables.rows(0), before);
+      EXPECT_EQ(tables.rows(0), references[0].keys().size());
+    } else if (n % 4 == 0) {
+      EXPECT_GT(tables.rows(0), references[0].keys().size());
+      tables = open(path);
+    } else {
+      ASSERT_TRUE(tables.shrink());
+      EXPECT_EQ(tables.rows(0), before);
+    }
+    EXPECT_EQ(tables.digest(), digest);
+    for (std::size_t t = 0; t < 2; ++t) ASSERT_TRUE(testing::same(tables, t, references[t])) << n;
+    EXPECT_EQ(tables.position(), (arena::Position{1, n, 8 * n}));
+    std::vector<float> value(16);
+    tables.read(0, std::span(&never, 1), value);
+    EXPECT_EQ(value, references[0].values(never));
+  }
 }
 
 TEST(Tables, MakeMissingFoldersAndReplaceFilesOfOtherRuns) {

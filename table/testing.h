@@ -79,11 +79,15 @@ class Reference {
       for (std::size_t v = 0; v < spec_.values; ++v) sum->second[v] += each[v];
     }
     const Update update(spec_, arguments);
+    ++version_;
     for (const auto& [key, sum] : sums) {
       auto changed = row(key);
       update.apply(changed.data(), sum.data());
       rows_[key] = changed;
+      ages_[key] = version_;
     }
+    std::erase_if(rows_,
+                  [&](const auto& entry) { return ages_[entry.first] < arguments.evicts_before; });
   }
   // The table's part of Tables::digest(), if it is table t.
   [[nodiscard]] std::uint64_t digest(std::size_t t) const {
@@ -100,6 +104,8 @@ class Reference {
  private:
   Spec spec_;
   Beginning beginning_;
+  Version version_ = 0;
+  std::map<std::uint64_t, Version> ages_;
   std::map<std::uint64_t, std::vector<std::byte>> rows_;
 };
 

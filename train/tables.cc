@@ -90,6 +90,14 @@ torch::Tensor Table::pull(const torch::Tensor& ids) {
   return torch::embedding(rows, places).reshape(shape);
 }
 
+void Table::evict(std::uint64_t steps) {
+  if (!in_body) {
+    throw Failure(cat("rows of table ", options.name, " are to be evicted outside of a step: ",
+                      "evict() comes in the bodies of state.steps()"));
+  }
+  detail::must(session->tables()->evict(number, steps));
+}
+
 void Table::push(Version n) {
   auto& tables = *session->tables();
   const double rate = options.schedule ? options.schedule(n) : options.learning_rate;
@@ -148,6 +156,9 @@ void Tables::leave_body() {
 
 Table::Table(State& state, TableOptions options) : table_(state.tables().add(std::move(options))) {}
 
+void Table::evict(std::uint64_t steps) {
+  table_->evict(steps);
+}
 torch::Tensor Table::pull(const torch::Tensor& ids) {
   return table_->pull(ids);
 }

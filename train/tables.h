@@ -23,6 +23,7 @@ struct Table {
   std::vector<std::pair<torch::Tensor, torch::Tensor>> pulled;  // Ids and rows, in this body.
 
   torch::Tensor pull(const torch::Tensor& ids);
+  void evict(std::uint64_t steps);
   void push(Version n);
 };
 

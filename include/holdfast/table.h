@@ -80,6 +80,11 @@ class Table {
   // is made.
   [[nodiscard]] torch::Tensor pull(const torch::Tensor& ids);
 
+  // Evicts, when the step under way is made, the rows that none of the last `steps` steps, this one
+  // included, has updated. Such a row begins anew when it is used again, and its memory is given
+  // back. Only in a body of steps(), the same on all ranks.
+  void evict(std::uint64_t steps);
+
  private:
   std::shared_ptr<train::Table> table_;
 };

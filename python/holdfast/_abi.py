@@ -224,6 +224,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_servers": (I32, [P]),
     "hf_table_define": (c.c_int, [P, c.POINTER(CTable), c.POINTER(U64)]),
     "hf_table_set": (c.c_int, [P, U64, c.c_double, c.c_double]),
+    "hf_table_evict": (c.c_int, [P, U64, U64]),
     "hf_table_pull": (c.c_int, [P, U64, P, U64, P]),
     "hf_table_push": (c.c_int, [P, U64, P, U64, P]),
     "hf_table_assign": (c.c_int, [P, U64, P, U64, P]),

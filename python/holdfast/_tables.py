@@ -162,6 +162,10 @@ class Table:
         """Set what the updates use from the step under way on."""
         check(lib.hf_table_set(self._session.handle, self._number, learning_rate, weight_decay))
 
+    def evict(self, steps: int) -> None:
+        """Have the step under way evict rows that none of its last `steps` steps has updated."""
+        check(lib.hf_table_evict(self._session.handle, self._number, steps))
+
     def pull(self, keys: int, count: int, rows: int) -> int:
         """Fill `rows` with the rows of `count` keys; return the status."""
         status: int = lib.hf_table_pull(self._session.handle, self._number, keys, count, rows)

@@ -9,58 +9,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_job import LIMIT_S, Job, needs_torch
+from torch_job import LIMIT_S, needs_torch
+from torch_servers import BEGINNING, Kills, Results, start
+from torch_servers import trained as train
 
 pytestmark = needs_torch
 
-# Two tables, one of which grows, and a dense layer behind DDP. A kill is [step, place, victims]:
-# the lowest rank that comes there, once, kills them and then, if it is among them, itself.
-TRAINING = """
-import hashlib, json, os, signal, sys, time
-import torch, torch.distributed as dist, holdfast.torch as hf
-from torch.nn.parallel import DistributedDataParallel as DDP
-config, folder = json.loads(sys.argv[1]), sys.argv[2]
-torch.set_num_threads(1)
-hf.init()
-rank = dist.get_rank()
-torch.manual_seed(1)
-
-
-def processes_of(role):
-    mine = b"MS_SCHED_PORT=" + os.environb[b"MS_SCHED_PORT"]
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            words = open(f"/proc/{name}/environ", "rb").read().split(b"\\0")
-        except OSError:
-            continue
-        if mine in words and b"MS_ROLE=" + role in words:
-            found.append(int(name))
-    return sorted(found)
-
-
-def at(place):
-    for step, where, victims in config.get("kills", []):
-        if (step, where) != (state.n, place) or rank != config.get("killer", 0):
-            continue
-        try:
-            open(f"{folder}/killed-{step}-{where}", "x").close()
-        except FileExistsError:
-            continue
-        if "scheduler" in victims:
-            os.kill(processes_of(b"MS_SCHED")[0], signal.SIGKILL)
-        servers = processes_of(b"MS_PSERVER")
-        for server in servers if "servers" in victims else servers[:victims.count("server")]:
-            os.kill(server, signal.SIGKILL)
-        if "worker" in victims:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
+# Two tables, one of which grows, and a dense layer behind DDP.
+TRAINING = (
+    BEGINNING
+    + """
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -86,6 +48,8 @@ losses = state.vars(all=[])
 def step():
     n = state.n
     net.users.lr *= 0.97
+    if config.get("evict") and n % 5 == 4:
+        net.users.evict(unused_for=3)
     draw = torch.Generator().manual_seed(10 * n + rank)
     u = torch.randint(0, 40 * (n + 1), (32,), generator=draw) * 1000003
     i = torch.randint(0, 300, (32,), generator=draw)
@@ -118,10 +82,7 @@ while state.n < config["steps"]:
     if state.n % 6 == 0:
         state.once(evaluate)
     with state.step():
-        with open(f"{folder}/pid-{rank}.new", "w") as file:
-            file.write(f"{os.getpid()} {state.n}")
-        os.replace(f"{folder}/pid-{rank}.new", f"{folder}/pid-{rank}")
-        time.sleep(config.get("wait", 0))
+        note_place()
         step()
     at("between")
 score = state.once(evaluate)
@@ -140,32 +101,16 @@ result = {
 with open(f"{folder}/result-{rank}", "w") as file:
     json.dump(result, file)
 """
-Results = dict[int, dict[str, Any]]
-Kills = Sequence[tuple[int, str, list[str]]]
+)
 STEPS = 24
-
-
-def start(folder: Path, text: str, config: Any, servers: int, *more: str, **options: Any) -> Job:
-    """Start a job with parameter servers."""
-    program = folder.with_suffix(".py")
-    program.write_text(text)
-    words = ("--servers", str(servers), *more)
-    return Job(folder, config, program=program, options=words, **options)
 
 
 def trained(
     folder: Path, servers: int, kills: Kills = (), killer: int = 0, more: Any = None, **options: Any
 ) -> Results:
     """Train with servers and kills; return what the ranks leave."""
-    config = {"steps": STEPS, "kills": kills, "killer": killer, **(more or {})}
-    job = start(folder, TRAINING, config, servers, **options)
-    try:
-        results = job.end()
-        assert len(list(folder.glob("killed-*"))) == len(kills), job.logs()
-        assert sorted(results) == list(range(job.ranks))
-    finally:
-        job.stop()
-    return results
+    more = {"steps": STEPS, **(more or {})}
+    return train(TRAINING, folder, servers, kills, killer, more, **options)
 
 
 @pytest.fixture(scope="module", name="calm")
@@ -226,6 +171,20 @@ def test_torch_tables_are_saved_and_loaded_by_any_number_of_servers(
         job.stop()
     assert job.process.returncode != 0
     assert f"there are no saved tables in {saved.parent}" in output
+
+
+@pytest.mark.kill
+def test_torch_tables_evict_rows_with_the_same_bits(tmp_path: Path, calm: Results) -> None:
+    undisturbed = trained(tmp_path / "calm", 1, more={"evict": True})
+    assert 0 < undisturbed[0]["moved"] < calm[0]["moved"]
+    kills = [
+        (4, "forward", ["server"]),
+        (9, "update", ["servers", "worker"]),
+        (10, "begin", ["server"]),
+        (14, "update", ["scheduler", "server"]),
+        (19, "update", ["server"]),
+    ]
+    assert trained(tmp_path / "job", 2, kills, more={"evict": True}) == undisturbed
 
 
 @pytest.mark.kill
@@ -373,6 +332,8 @@ refused(lambda: table(torch.tensor([3, 10])))
 refused(lambda: table(torch.tensor([3, -1])))
 refused(lambda: any_id(torch.tensor([-7])))
 refused(lambda: table(torch.tensor([1.0])))
+refused(lambda: table.evict(3))
+refused(lambda: table.evict(0))
 with state.step():
     table(torch.tensor([1])).sum().backward()
 json.dump([*said, any_id(torch.tensor([2**63 - 1])).shape], open(f"{sys.argv[2]}/result-0", "w"))
@@ -392,6 +353,8 @@ SAID = [
     "embedding1 was asked for id -1; allowed is 0 to 9",
     "embedding2 was asked for id -7; allowed is from 0 on",
     "embedding1 was asked for ids of torch.float32: whole numbers",
+    "embedding1.evict() has to be called in a step",
+    "embedding1 is to evict rows unused for 0 steps: at least 1 is expected",
 ]
 
 

@@ -17,7 +17,8 @@
 // --flips-of FILE: rank 1 flips a bit in the steps that such a file names.
 // --loses N: rank 1 loses N pages of its arena, one after the other, at random instants.
 // --keys N: in each step it uses N keys of each of two tables of the job's parameter servers. More
-// and more keys are there, and all of them are written at the end.
+// and more keys are there, and all of them are written at the end. Rows of the first table are
+// evicted in some steps.
 // At the end every rank writes DIR/rank-<r>: version, position, parameters, moments, private bytes.
 #include <unistd.h>
 
@@ -271,6 +272,7 @@ class Toy {
       if (tables.pull(t, keys, rows).outcome != collective::Outcome::kDone) return;
       for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = 0.1F * rows[i] + draw(mix(n + i));
       (void)must(tables.push(t, keys, rows));
+      if (t == 0 && n % 10 == 0) must(tables.evict(t, 6));
     }
   }
 

@@ -227,8 +227,19 @@ Result<collective::Verdict> TableClient::save(const std::string& folder, Version
   return Error{Blame::kWorld, cat("tables could not be saved: ", error)};
 }
 
+Status TableClient::evict(std::size_t t, std::uint64_t steps) {
+  if (steps == 0) {
+    return Error{Blame::kUser,
+                 cat("rows of table ", specs_.at(t).name, " are to be evicted that 0 ",
+                     "steps have not updated: at least 1 is expected")};
+  }
+  evicts_[t] = steps;
+  return {};
+}
+
 // If it fails, the group has ended, and the servers have given the step up.
 void TableClient::give_up() {
+  evicts_.clear();
   if (std::exchange(sent_, {}).empty() || !everyone_) return;
   TableExchange exchange(*everyone_, workers_, specs_, current_->options());
   (void)exchange.meet({.call = TableCall::kGiveUp});
@@ -242,6 +253,10 @@ collective::Verdict TableClient::end_step(Version n) {
     if (sent_[t] == TableCall::kAssign) arguments[t].assigns = 1;
   }
   sent_.clear();
+  for (const auto& [t, steps] : evicts_) {
+    if (steps <= n) arguments[t].evicts_before = n - steps + 1;
+  }
+  evicts_.clear();
   const auto bytes = std::as_writable_bytes(std::span(arguments));
   TableExchange exchange(*everyone_, workers_, specs_, current_->options());
   collective::Verdict told = exchange.meet({TableCall::kEndStep, n, digest(bytes), {}});

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,6 +37,11 @@ class TableClient {
   // Error (kUser): numbers that make no sense.
   [[nodiscard]] Status set(std::size_t t, double learning_rate, double weight_decay);
 
+  // Has the step under way evict the rows of a table that none of the last `steps` steps, this one
+  // included, has updated: they begin anew when they are used again. The same in all workers.
+  // Error (kUser): 0 steps.
+  [[nodiscard]] Status evict(std::size_t t, std::uint64_t steps);
+
   // Fills `out` with the rows of these keys, Spec::values each. A key may come several times.
   [[nodiscard]] collective::Verdict pull(std::size_t t, std::span<const std::uint64_t> keys,
                                          std::span<float> out);
@@ -65,6 +71,7 @@ class TableClient {
   void meet_in(std::shared_ptr<collective::Group> everyone) {
     everyone_ = std::move(everyone);
     sent_.clear();
+    evicts_.clear();
   }
   // The workers give the step under way up, in a generation that goes on.
   void give_up();
@@ -97,6 +104,8 @@ class TableClient {
   // By table: what was sent to it in the step under way. The same in all workers; what set() has
   // set is not, in a process that has sent nothing yet.
   std::vector<TableCall> sent_;
+  std::map<std::size_t, std::uint64_t>
+      evicts_;  // In the step under way, by table: evict()'s steps.
 };
 
 }  // namespace holdfast::runtime

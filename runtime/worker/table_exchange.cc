@@ -106,7 +106,8 @@ collective::Verdict TableExchange::check() const {
       return {
           Outcome::kMismatch,
           cat("rank ", worker, " has other learning rates or weight decays for the tables than ",
-              "rank 0 in this step: all workers have to set the same")};
+              "rank 0 in this step, or evicts others of their rows: all workers have to do the "
+              "same")};
     }
   }
   return {};

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <map>
 #include <memory>
 #include <string>
@@ -142,6 +143,12 @@ class TableStore final : public StateStore {
   void update(std::size_t threads) override {
     tables_.update(threads);
     settle(threads);
+    for (const Kept& kept : kept()) {
+      if (const Status shrunk = kept.tables->shrink(); !shrunk) {
+        std::fprintf(stderr, "holdfast: the memory of evicted rows is not given back: %s\n",
+                     shrunk.error().what.c_str());
+      }
+    }
   }
   void finish() override {
     if (tables_.staged() == tables_.version() + 1) tables_.update(1);

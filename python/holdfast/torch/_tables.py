@@ -99,6 +99,7 @@ class Embedding(torch.nn.Module):
         )
         self._table: _tables.Table | None = None
         self._pulled: list[tuple[Tensor, Tensor]] = []  # Keys and rows, in the step under way.
+        self._evicts: int | None = None  # In the step under way: evict()'s steps.
         engine.tables.append(self)
 
     @property
@@ -118,6 +119,23 @@ class Embedding(torch.nn.Module):
     @weight_decay.setter
     def weight_decay(self, value: float) -> None:
         self.rates.weight_decay = float(value)
+
+    def evict(self, unused_for: int) -> None:
+        """Evict, when the step ends, rows that none of the last `unused_for` steps has updated.
+
+        A row that is evicted begins anew when it is looked up again, and its memory is given back.
+        Call it in a step, the same on all ranks; the step counts as one of them. Errors: UserError
+        if there is no step, or `unused_for` is below 1.
+        """
+        if unused_for < 1:
+            raise UserError(
+                f"{self._spec.name} is to evict rows unused for {unused_for} steps: at least 1 is "
+                "expected"
+            )
+        engine = _engine.engine
+        if engine is None or not engine.in_step:
+            raise UserError(f"{self._spec.name}.evict() has to be called in a step")
+        self._evicts = unused_for
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
         """Refuse, since a table is one, whoever asks it."""
@@ -187,12 +205,16 @@ class Embedding(torch.nn.Module):
     def forget(self) -> None:
         """Forget the gradients of a step that is given up, or was not meant to have any."""
         self._pulled.clear()
+        self._evicts = None
 
     def push(self) -> int:
         """Push the gradients of the step; return the first status that is not good."""
         engine, table = _engine.engine, self._table
         assert engine is not None and table is not None
         table.set(self.lr, self.weight_decay)
+        if self._evicts is not None:
+            table.evict(self._evicts)
+            self._evicts = None
         pulled, self._pulled = self._pulled, []
         if not pulled:  # So it is on all ranks.
             return 0
