@@ -70,7 +70,11 @@ def gasped(run: Job) -> Path:
     step = int(real[0].name.removeprefix("ttp_saved_checkpoints-step_"))
     # The documents use another name for it.
     assert (folder / f"tft_saved_checkpoints-step_{step}").resolve() == real[0].resolve()
-    (file,) = real[0].glob("rank_*/*")
+    (file,) = (path for path in real[0].glob("rank_*/*") if not path.is_symlink())
+    saver = file.parent.name
+    # The documents' scripts look for rank 0's, whoever has saved.
+    found = real[0] / "rank_0" / file.name.replace(saver, "rank_0", 1)
+    assert found.resolve() == file.resolve()
     return file
 
 

@@ -29,7 +29,7 @@ def test_torch_verify_finds_nothing_after_a_servers_death(tmp_path: Path, progra
 @pytest.mark.parametrize(
     ("how", "culprit", "what"),
     [
-        ("ids", "last", "what is pushed to table users"),
+        ("ids", "last", "model1.net.module.top.weight"),
         ("lr", "age", "the rates of users"),
         ("pushes", "age", "what is pushed to table unseen"),
     ],

@@ -20,6 +20,7 @@ from holdfast.verify._plan import AGAIN, UNDISTURBED, VOID, Order, kill_runs
 from holdfast.verify._progress import Progress
 from holdfast.verify._records import Record
 from holdfast.verify._report import Verdict
+from holdfast.verify._served import FOLDER
 
 _DIFFERS: Final = 1
 
@@ -127,6 +128,12 @@ class Course:
         if not clean.record.steps:
             say("the program makes no step, so nothing was verified")
             return False
+        pushes = any(pushed for rank in clean.record.ranks.values() for _, pushed in rank.pushes)
+        if pushes and self._options.kind == "torch" and not (clean.folder / FOLDER).exists():
+            say(
+                "the program ends without Python's exit handlers (os._exit), so the rows of its "
+                "tables could not be saved; what it pushes is compared"
+            )
         for name in self._launcher.links:
             say(f"{name} is large, so all runs share it; what they write there is not compared")
         return True

@@ -58,6 +58,8 @@ def _read(path: Path) -> _Part:
 
 
 def _parts(folder: Path) -> dict[str, list[_Part]]:
+    if not (folder / MANIFEST).exists():
+        return {}
     manifest = json.loads((folder / MANIFEST).read_text())
     return {
         table["name"]: [_read(folder / name) for name in table["files"]]
@@ -84,7 +86,7 @@ def differing(clean: Path, other: Path) -> list[tuple[str, str]]:
     found = []
     for name in {**mine, **theirs}:
         if name not in mine or name not in theirs:
-            found.append((name, "is in one of the runs only"))
+            found.append((name, "was saved in one of the runs only"))
         elif (was := _sum(mine[name])) != (now := _sum(theirs[name])):
             found.append((name, _how(was, now, mine[name], theirs[name])))
     return found
