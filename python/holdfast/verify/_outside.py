@@ -112,7 +112,7 @@ def orders(
 
     Servers have no spares, so each of them has one run more; if `quick`, one is killed once.
     """
-    ranks = sorted(clean.ranks)
+    ranks = sorted(clean.ranks.keys() - set(servers))  # Servers write traces, too.
     if quick:
         victims = [(ranks[-1], None), (ranks[0], None), *((ranks[0], s) for s in servers[:1])]
         kills = [_kill(clean, i, *one, i, len(victims)) for i, one in enumerate(victims)]
