@@ -227,3 +227,24 @@ def test_mindspore_arf_replaces_a_process(tmp_path: Path, data: Path) -> None:
         finals.append(digests(tmp_path / name))
     assert (tmp_path / "job" / "killed-1").exists()
     assert finals[0] == finals[1]
+
+
+@pytest.mark.parametrize("mode", ["data_parallel", "stand_alone"])
+def test_mindspore_a_last_checkpoint_is_rank_0s_only_where_weights_are_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    from mindspore import context
+
+    from holdfast.mindspore import _last
+
+    monkeypatch.setattr(context, "get_auto_parallel_context", {"parallel_mode": mode}.get)
+    saved = tmp_path / "rank_12" / "ttp_rank_12-1_4.ckpt"
+    saved.parent.mkdir()
+    saved.write_text("weights")
+    for _ in range(2):  # The second time after a loss in the midst of the first.
+        said = _last._as_rank_0(tmp_path)
+    found = tmp_path / "rank_0" / "ttp_rank_0-1_4.ckpt"
+    if mode == "data_parallel":
+        assert said == str(tmp_path) and found.read_text() == "weights"
+    else:
+        assert "only rank 12's" in said and not found.parent.exists()

@@ -64,7 +64,7 @@ class Rank:
             self.states.append((note["n"], note["digests"]))
             if what == "done":
                 self.places[note["n"]] = note["places"]
-                self.pushes.append((note["n"], note["pushed"]))
+                self.pushes.append((note["n"], note.get("pushed", {})))
                 if "epoch" in note:
                     self.epochs[note["n"]] = note["epoch"]
         elif what == "place":
