@@ -12,11 +12,11 @@ from typing import Final, NoReturn
 
 from holdfast._nodes import USAGE_EXIT, Nodes, fail, nodes_of
 
-__all__ = ["USAGE_EXIT", "Run", "fail", "parse"]
+__all__ = ["MOST_SERVERS", "USAGE_EXIT", "Run", "fail", "parse"]
 
 # As in msrun.
 _MOST: Final = 10_000  # Processes of a job.
-_MOST_SERVERS: Final = 1000
+MOST_SERVERS: Final = 1000
 _LONGEST_S: Final = 31_536_000
 
 # torchrun's options for its own agents, which `holdfast run` does not have.
@@ -237,8 +237,8 @@ def parse(argv: Sequence[str]) -> Run:
         fail("-m and --no-python exclude each other")
     if options.max_restarts < 0:
         fail(f"--max-restarts is {options.max_restarts}; allowed is a whole number from 0")
-    if not 0 <= options.servers <= _MOST_SERVERS:
-        fail(f"--servers is {options.servers}; allowed is a whole number from 0 to {_MOST_SERVERS}")
+    if not 0 <= options.servers <= MOST_SERVERS:
+        fail(f"--servers is {options.servers}; allowed is a whole number from 0 to {MOST_SERVERS}")
     if options.spares != "all" and not options.spares.isdecimal():
         fail(
             f"--spares is '{options.spares}'; allowed is a whole number from 0, or 'all': one for "

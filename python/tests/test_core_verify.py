@@ -280,6 +280,18 @@ def test_core_verify_plans_a_kill_at_each_place_that_there_is() -> None:
     (quick,) = kill_runs(Record(ranks), ["0"], quick=True)
     assert {k.place for k in quick.kills} == {"forward", "update", "between steps", "save"}
     assert len({k.number for k in quick.kills}) == len(quick.kills)
+    *others, one, two = kill_runs(Record(ranks), ["0", "1"], quick=False, servers=range(2, 4))
+    assert others == orders and [o.name for o in (one, two)] == [
+        "kills-server-2",
+        "kills-server-3",
+    ]
+    assert [(k.victim, k.rank, k.place) for k in two.kills] == [
+        ("server 3", 0, place) for place in ("forward", "update", "between steps")
+    ]
+    assert {k.done for k in one.kills}.isdisjoint(k.done for k in two.kills)
+    (quick,) = kill_runs(Record(ranks), ["0"], quick=True, servers=range(2, 4))
+    assert [(k.victim, k.place) for k in quick.kills][-1] == ("server 2", "forward")
+    assert len({(k.rank, k.place, k.done) for k in quick.kills}) == len(quick.kills)
 
 
 def test_core_verify_kills_in_each_epoch_and_says_which_had_none() -> None:

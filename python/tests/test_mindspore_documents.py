@@ -201,7 +201,8 @@ def test_mindspore_the_dynamic_networking_document(tmp_path: Path) -> None:
 
 
 @NIGHTLY
-def test_mindspore_the_dying_gasp_document(tmp_path: Path) -> None:
+@pytest.mark.parametrize("victim", [0, 1])
+def test_mindspore_the_dying_gasp_document(tmp_path: Path, victim: int) -> None:
     program, msrun_sh, resume_sh = documents.dying_gasp()
     make_data(tmp_path / "MNIST_DATA" / "train", 128)
     case = tmp_path / "mindio_ttp_case.py"
@@ -210,7 +211,7 @@ def test_mindspore_the_dying_gasp_document(tmp_path: Path) -> None:
     try:
         log = tmp_path / "msrun_log" / "worker_1.log"
         assert until(lambda: matches(log, "epoch: 2 step: 2"))
-        pid = process_of(tmp_path, MS_NODE_ID="1")
+        pid = process_of(tmp_path, MS_NODE_ID=str(victim))
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         assert first.end() != 0

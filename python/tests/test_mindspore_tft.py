@@ -70,7 +70,11 @@ def gasped(run: Job) -> Path:
     step = int(real[0].name.removeprefix("ttp_saved_checkpoints-step_"))
     # The documents use another name for it.
     assert (folder / f"tft_saved_checkpoints-step_{step}").resolve() == real[0].resolve()
-    (file,) = real[0].glob("rank_*/*")
+    (file,) = (path for path in real[0].glob("rank_*/*") if not path.is_symlink())
+    saver = file.parent.name
+    # The documents' scripts look for rank 0's, whoever has saved.
+    found = real[0] / "rank_0" / file.name.replace(saver, "rank_0", 1)
+    assert found.resolve() == file.resolve()
     return file
 
 
@@ -223,3 +227,24 @@ def test_mindspore_arf_replaces_a_process(tmp_path: Path, data: Path) -> None:
         finals.append(digests(tmp_path / name))
     assert (tmp_path / "job" / "killed-1").exists()
     assert finals[0] == finals[1]
+
+
+@pytest.mark.parametrize("mode", ["data_parallel", "stand_alone"])
+def test_mindspore_a_last_checkpoint_is_rank_0s_only_where_weights_are_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    from mindspore import context
+
+    from holdfast.mindspore import _last
+
+    monkeypatch.setattr(context, "get_auto_parallel_context", {"parallel_mode": mode}.get)
+    saved = tmp_path / "rank_12" / "ttp_rank_12-1_4.ckpt"
+    saved.parent.mkdir()
+    saved.write_text("weights")
+    for _ in range(2):  # The second time after a loss in the midst of the first.
+        said = _last._as_rank_0(tmp_path)
+    found = tmp_path / "rank_0" / "ttp_rank_0-1_4.ckpt"
+    if mode == "data_parallel":
+        assert said == str(tmp_path) and found.read_text() == "weights"
+    else:
+        assert "only rank 12's" in said and not found.parent.exists()

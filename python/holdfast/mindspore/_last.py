@@ -69,7 +69,8 @@ def save(place: _core.Place) -> str:
     if hasattr(callback, "cur_step_num"):
         callback.cur_step_num = step  # Goes into the file; without this, initial_step is missing.
     if path is not None and not _clear(Path(path), step, place):
-        return str(Path(path) / f"{_NAME}{step}")  # Another rank has written it, and was lost then.
+        # Another rank has written it, and was lost then.
+        return _as_rank_0(Path(path) / f"{_NAME}{step}")
     with _quick_writer():
         registry.call("save_ckpt", step, [{"type": 1, "ranks": [place.rank]}], registry.args)
     registry.call("rename", step)
@@ -79,7 +80,32 @@ def save(place: _core.Place) -> str:
     if old.is_dir() and not old.is_symlink():
         old.rename(Path(path) / f"{_NAME}{step}")  # From 2.7; _link() gives it the old name, too.
     _note(place, step).touch(0o600)
-    return _link(Path(path), step)
+    _link(Path(path), step)
+    return _as_rank_0(Path(path) / f"{_NAME}{step}")
+
+
+def _as_rank_0(folder: Path) -> str:
+    """Let the file of another rank be found as rank 0's; return words that say where it is.
+
+    The documents' scripts resume data parallel weights from rank 0's file, whoever was lost.
+    """
+    from mindspore import context
+
+    alike = context.get_auto_parallel_context("parallel_mode") == "data_parallel"
+    for file in sorted(folder.glob("rank_*/*.ckpt")):
+        rank = file.parent.name.removeprefix("rank_")
+        if rank == "0":
+            continue
+        if not alike:
+            return (
+                f"{folder}, and only rank {rank}'s: the parallel mode is not data_parallel, so "
+                "rank 0 may have had another one"
+            )
+        link = folder / "rank_0" / file.name.replace(f"rank_{rank}-", "rank_0-", 1)
+        link.parent.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            link.symlink_to(f"../{file.parent.name}/{file.name}")
+    return str(folder)
 
 
 @contextlib.contextmanager

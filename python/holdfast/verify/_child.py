@@ -59,6 +59,7 @@ def _watch(plan: dict[str, Any], rank: int | None) -> None:
     from holdfast.verify._note import Notes
     from holdfast.verify._output import Output
     from holdfast.verify._places import Kill, Places
+    from holdfast.verify._served import Pushes, save_at_the_end
     from holdfast.verify._writes import watch_writes
 
     notes = Notes(plan["folder"], rank)
@@ -69,11 +70,12 @@ def _watch(plan: dict[str, Any], rank: int | None) -> None:
     output.watch()
     watch_writes(notes, plan["elsewhere"])
     places = Places([Kill(**kill) for kill in plan["kills"]], plan["folder"], notes)
+    pushes = Pushes()
 
     def observe(seat: Any, *views: Callable[[Any], Any]) -> Any:
         from holdfast.verify._observer import Observer
 
-        return Observer(seat, notes, places, output, plan, *views)
+        return Observer(seat, notes, places, output, plan, pushes, *views)
 
     def watch_torch(module: types.ModuleType) -> None:
         from holdfast.torch._sampled import everything_in
@@ -85,14 +87,16 @@ def _watch(plan: dict[str, Any], rank: int | None) -> None:
 
         def made(seat: Any) -> Any:
             places.watch_torch()
-            return observe(seat, all_of, things_of)
+            return observe(seat, all_of, things_of, lambda s: save_at_the_end(s, plan["folder"]))
 
         module.observer_factory = made  # type: ignore[attr-defined]
+        pushes.watch()
 
     def watch_mindspore(module: types.ModuleType) -> None:
         from holdfast.verify._mindspore import watch_steps
 
         watch_steps(module, places, observe)
+        pushes.watch()
 
     for name, watch in (
         ("holdfast.torch._engine", watch_torch),

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.verify import _faults, _files, _prints
+from holdfast.verify import _faults, _files, _prints, _tables
 from holdfast.verify._culprit import Remembered, Source, culprits
 from holdfast.verify._culprit import compare as compare_memory
 from holdfast.verify._launch import Outcome
 from holdfast.verify._options import Options
 from holdfast.verify._places import IN_STEP, Drill, Kill
-from holdfast.verify._records import Record
+from holdfast.verify._records import Rank, Record
+from holdfast.verify._served import FOLDER
 
 _FLIP_LATE: Final = 2  # Steps from a flip's order to the step in which it comes, at most.
 
@@ -21,7 +22,7 @@ _FLIP_LATE: Final = 2  # Steps from a flip's order to the step in which it comes
 class Difference:
     """Something that differs."""
 
-    kind: str  # state, print, file, memory, end
+    kind: str  # state, table, print, file, memory, end, fault
     step: int  # The first step after which it differs.
     rank: int
     name: str
@@ -36,6 +37,7 @@ class Noise:
     masks: _prints.Masks = field(default_factory=_prints.Masks)
     names: set[tuple[int, str]] = field(default_factory=set)
     files: set[str] = field(default_factory=set)
+    tables: set[str] = field(default_factory=set)
 
     def learn(self, one: Outcome, other: Outcome, options: Options) -> list[str]:
         """Note everything that differs; say which name of State differs first, if any does."""
@@ -44,6 +46,7 @@ class Noise:
             self.names.add((thing.rank, thing.name))
         for filed in _files.compare(one.files, other.files, options.compare, set()):
             self.files.add(filed.name)
+        self.tables.update(name for name, _ in _tables_that_differ(one, other))
         first = _states(one.record, other.record)
         return [f"after step {first.n} on rank {first.rank}: `{first.names[0]}`"] if first else []
 
@@ -59,10 +62,12 @@ def _states(clean: Record, other: Record, drills: Sequence[Drill] = ()) -> _Firs
     """Return the first step after which any rank's State differs."""
     found: list[_First] = []
     flips = {drill.rank: drill.done for drill in drills if drill.kind == "flip"}
-    for number, rank in other.ranks.items():
-        was = dict(clean.ranks[number].states) if number in clean.ranks else {}
-        now = dict(rank.states)
-        for n, state in sorted(rank.states, key=lambda pair: pair[0]):
+    both = [(number, clean.ranks.get(number, Rank()), rank) for number, rank in other.ranks.items()]
+    noted = [(number, a.states, b.states) for number, a, b in both]
+    noted += [(number, a.pushes, b.pushes) for number, a, b in both]
+    for number, mine, theirs in noted:
+        was, now = dict(mine), dict(theirs)
+        for n, state in sorted(theirs, key=lambda pair: pair[0]):
             before = was.get(n)
             if before is not None and before != state:
                 # A flipped bit is repaired before the next step. It comes in the step after its
@@ -102,6 +107,11 @@ def compare(
     elif not found and clean.record.steps != other.record.steps:
         text = f"{other.record.steps} steps were made, undisturbed {clean.record.steps}"
         found.append(Difference("end", other.record.steps, 0, "steps", text))
+    for name, how in _tables_that_differ(clean, other):
+        if name not in noise.tables:
+            blame = culprits(things, source, clean.record.steps)
+            text = f"after the last step table `{name}` {how}{_because(blame)}"
+            found.append(Difference("table", clean.record.steps, 0, name, text, tuple(blame)))
     for printed in _prints.compare(clean.record, other.record, noise.masks):
         blame = culprits(things, source, printed.n, printed.source)
         lines = [f"{_short(path, clean)}, line {line}" for path, line in printed.source]
@@ -119,6 +129,14 @@ def compare(
             text = f"step {thing.step}, rank {thing.rank}: {_was(thing)}: it is not in State"
             found.append(Difference("memory", thing.step, thing.rank, thing.name, text, (thing,)))
     return found
+
+
+def _tables_that_differ(clean: Outcome, other: Outcome) -> list[tuple[str, str]]:
+    """Return the tables whose rows differ at the end of two runs that have made the same steps."""
+    folders = clean.folder / FOLDER, other.folder / FOLDER
+    if other.code != 0 or clean.record.steps != other.record.steps or not folders[0].exists():
+        return []
+    return _tables.differing(*folders)
 
 
 def _state(name: str) -> str:

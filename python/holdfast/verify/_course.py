@@ -20,6 +20,7 @@ from holdfast.verify._plan import AGAIN, UNDISTURBED, VOID, Order, kill_runs
 from holdfast.verify._progress import Progress
 from holdfast.verify._records import Record
 from holdfast.verify._report import Verdict
+from holdfast.verify._served import FOLDER
 
 _DIFFERS: Final = 1
 
@@ -66,6 +67,8 @@ class Course:
         """Make all runs and report the result; return the exit code."""
         clean = self._launcher_run(UNDISTURBED)
         if not clean.hung and clean.code != 0 and (sentence := clean.refusal()):
+            if "needs parameter servers" in sentence and not self._options.servers:
+                sentence += " (here: `holdfast verify --servers 1 ...`)"
             print(f"{' '.join(self._options.command)}: refused undisturbed: {sentence}")
             self._report([], refused=sentence, equal=False)
             return _DIFFERS
@@ -74,10 +77,12 @@ class Course:
         record = clean.record
         self._progress.steps = record.steps
         spares, quick = self._options.spares, self._options.quick
+        ranks = self._options.ranks
+        servers = range(ranks, ranks + self._options.servers)
         if self._launcher.from_outside:
-            orders = _outside.orders(record, spares, quick)
+            orders = _outside.orders(record, spares, quick, servers)
         else:
-            orders = [VOID, *kill_runs(record, spares, quick)]
+            orders = [VOID, *kill_runs(record, spares, quick, servers)]
         orders += self._faults(record)
         self._progress.runs = 1 + len(orders)
         outcomes = [self._launcher_run(order) for order in orders]
@@ -123,6 +128,12 @@ class Course:
         if not clean.record.steps:
             say("the program makes no step, so nothing was verified")
             return False
+        pushes = any(pushed for rank in clean.record.ranks.values() for _, pushed in rank.pushes)
+        if pushes and self._options.kind == "torch" and not (clean.folder / FOLDER).exists():
+            say(
+                "the program ends without Python's exit handlers (os._exit), so the rows of its "
+                "tables could not be saved; what it pushes is compared"
+            )
         for name in self._launcher.links:
             say(f"{name} is large, so all runs share it; what they write there is not compared")
         return True
@@ -146,6 +157,7 @@ class Course:
             return ""
         return (
             ", as far as can be seen from outside: the loss of each step, files and printed lines"
+            + (", not the rows of tables" if self._options.servers else "")
         )
 
     def _verdicts(
@@ -160,7 +172,9 @@ class Course:
         """Report the result; return the exit code."""
         program = " ".join(self._options.command)
         equal = not self._unrepeatable and not any(v.differences for v in verdicts)
-        print(f"{program}: {self._options.ranks} ranks, {clean.record.steps} steps")
+        few = self._options.servers
+        servers = f", {few} server{'s' if few > 1 else ''}" if few else ""
+        print(f"{program}: {self._options.ranks} ranks{servers}, {clean.record.steps} steps")
         print(_report.table(verdicts))
         for what in self._unrepeatable:
             print(
@@ -181,5 +195,6 @@ class Course:
     def _report(self, verdicts: Sequence[Verdict], **more: Any) -> None:
         if self._options.json is not None:
             program, ranks = " ".join(self._options.command), self._options.ranks
+            more["servers"] = self._options.servers
             report = _report.as_json(verdicts, program=program, ranks=ranks, **more)
             self._options.json.write_text(json.dumps(report, indent=1) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
 import os
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from holdfast.verify import _tables
 from holdfast.verify._mirror import digest_of
 
 _TEXT: Final = 4 << 20  # Most bytes of a text file that is compared by lines.
@@ -42,6 +44,8 @@ def compare(
     """Return the files that differ."""
     found = []
     for name in sorted(select(clean.keys() | other.keys(), globs) - noise):
+        if _tables.ROWS.search(name):
+            continue  # The manifest beside it stands for it.
         a, b = clean.get(name), other.get(name)
         if a is None:
             if globs:
@@ -57,6 +61,10 @@ def compare(
 
 def _how(a: Path, b: Path, *, strict: bool) -> str:
     """Return how two files with different bytes differ; empty: their contents are equal."""
+    if a.name == b.name == _tables.MANIFEST:
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            tables = _tables.differing(a.parent, b.parent)
+            return f"names a table `{tables[0][0]}` that {tables[0][1]}" if tables else ""
     with open(a, "rb") as file:
         head = file.read(8)
     if head.startswith(_PACKED):

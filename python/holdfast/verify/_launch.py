@@ -148,9 +148,10 @@ class Launcher:
 
     def _command(self, order: Order, folder: Path) -> list[str]:
         # The limit counts restarts without a step between; all kills of a rank may be in one step.
-        lost = max(Counter(k.rank for k in order.kills).values(), default=0) + len(order.drills)
+        lost = max(Counter(k.victim for k in order.kills).values(), default=0) + len(order.drills)
         restarts = str(_RESTARTS + lost)
         ranks, command, log = str(self._options.ranks), self._options.command, folder / "log"
+        servers = str(self._options.servers)
         child = ("-m", "holdfast.verify._child", *command)
         if self._options.kind == "python":
             child = command
@@ -158,6 +159,7 @@ class Launcher:
             return [
                 *(sys.executable, "-m", "holdfast", "run", "--nproc-per-node", ranks),
                 *("--log-dir", str(log), "--max-restarts", restarts, "--spares", order.spares),
+                *("--servers", servers),
                 *child,
             ]
         launcher = [str(_PROGRAMS / "msrun")]
@@ -166,7 +168,7 @@ class Launcher:
         return [
             *(*launcher, f"--worker_num={ranks}", f"--master_port={free_port()}"),
             *(f"--log_dir={log}", "--join=True", f"--max_restarts={restarts}"),
-            *(f"--spares={order.spares}", *command),
+            *(f"--spares={order.spares}", f"--server_num={servers}", *command),
         ]
 
     def _environment(self, order: Order, folder: Path) -> dict[str, str]:

@@ -12,6 +12,7 @@ from holdfast.verify._note import Notes
 from holdfast.verify._output import Output
 from holdfast.verify._places import Drill, Places
 from holdfast.verify._probe import Probe, sources
+from holdfast.verify._served import Pushes, save_rows_for_verify
 
 
 class Observer:
@@ -24,11 +25,15 @@ class Observer:
         places: Places,
         output: Output,
         plan: dict[str, Any],
+        pushes: Pushes,
         contents: Callable[[Any], Iterable[tuple[str, Any]]],
         kept: Callable[[Any], Iterable[Any]] = lambda _: (),
+        made: Callable[[Any], None] = lambda _: None,
     ) -> None:
         """`plan`: what the parent has written; see _launch.py."""
         self._kept = kept  # Yields the objects that a state holds.
+        self._made = made  # Called with a state that was made.
+        self._pushes = pushes
         self._seat = seat
         self._contents = contents  # Yields the contents of a state, by name.
         self._notes = notes
@@ -56,10 +61,12 @@ class Observer:
         self._notes("opened", n=done, digests=self._digests())
         self._output.done = done
         self._places.begin(rank, done)
+        self._made(state)
 
     def began(self, n: int) -> None:
         """Note what the program holds as step n begins. A replay may begin with something else."""
         self._places.began()
+        self._pushes.take()
         self._notes("begins", n=n, memory=self._look(sys._getframe(1)))
 
     def voids(self, n: int) -> bool:
@@ -82,7 +89,8 @@ class Observer:
             self._notes("sources", sources=sources(sys._getframe(1)))
         digests, memory = self._digests(), self._look(sys._getframe(1))
         epoch = getattr(self._state, "epoch", None)  # Not every face has it.
-        more = {"epoch": epoch} if type(epoch) is int else {}
+        more: dict[str, Any] = {"epoch": epoch} if type(epoch) is int else {}
+        more["pushed"] = self._pushes.take()
         self._notes("done", n=n, digests=digests, memory=memory, places=counts, **more)
         self._output.done = n
         self._places.at("between steps")
@@ -120,5 +128,6 @@ class Observer:
 
 
 def _is_ours(key: Any) -> bool:
-    """Return whether state.epochs itself asks for this result, to learn of wishes to stop."""
-    return isinstance(key, tuple) and key[-1:] == ("stop",)
+    """Return whether state.epochs asks for this result, to learn of wishes to stop, or verify."""
+    name = save_rows_for_verify.__qualname__
+    return isinstance(key, tuple) and (key[-1:] == ("stop",) or key[2:3] == (name,))

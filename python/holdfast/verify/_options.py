@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
+from holdfast._options import MOST_SERVERS
+
 USAGE_EXIT: Final = 2
 _MANUAL: Final = """\
 Runs a program several times, in several processes on this host, and compares the runs:
@@ -19,11 +21,13 @@ Runs a program several times, in several processes on this host, and compares th
   undisturbed
   every step void once: each step is made a second time, as after a fault of another rank
   kills: each rank is killed at each kind of place that the program has (forward, backward, sum,
-  update, between steps, between epochs, in an evaluation, in a save), without and with a spare
+  update, between steps, between epochs, in an evaluation, in a save), without and with a spare;
+  with --servers each server too, as rank 0 comes to such places (with --quick: one, once)
 
 All runs must end alike. Compared are: what State holds, on each rank after each step, by name;
-the files that the program makes, or those that --compare names; what rank 0 prints (a step that
-is made again may print again; what counts is a line with other words or numbers); the exit code.
+what each rank pushes to tables of parameter servers, and all their rows after the last step; the
+files that the program makes, or those that --compare names; what rank 0 prints (a step that is made
+again may print again; what counts is a line with other words or numbers); the exit code.
 Where something differs, the program most likely remembers something that State does not hold. To
 name it, its variables, classes, closures and modules are compared too. A variable that the
 program changes step by step and that differs counts as well; --ignore NAME leaves it out.
@@ -41,9 +45,10 @@ next one. Large files and folders are not copied: they are links. A file that th
 elsewhere is compared too, then removed. Nothing but such files is changed outside the copies.
 
 With MindSpore a rank is killed as a step begins, in its midst and at its end; --steps has no
-effect. A program that is no Python program, or trains by holdfast.init() alone, is killed from
-outside, as it comes to a step. Then the loss of each step, files and printed lines are compared;
-what its memory holds is not seen, no variable is named, and no step is void without a kill.
+effect; of tables, what the workers hold and push is compared. A program that is no Python program,
+or trains by holdfast.init() alone, is killed from outside, as it comes to a step. Then the loss of
+each step, files and printed lines are compared; what its memory and its tables hold is not seen, no
+variable is named, and no step is void without a kill.
 """
 _CODES: Final = (
     "Exit codes: 0 all runs are equal; 1 something differs, a run did not end, or Holdfast itself "
@@ -53,8 +58,8 @@ _CODES: Final = (
 _FAULTS: Final = 8  # If --faults has no number.
 _MOST_FAULTS: Final = 1000
 _WITH_VALUE: Final = (
-    *("--ranks", "--steps", "--faults", "--seed", "--spares", "--compare", "--ignore", "--json"),
-    *("--keep", "--timeout"),
+    *("--ranks", "--nproc-per-node", "--servers", "--steps", "--faults", "--seed", "--spares"),
+    *("--compare", "--ignore", "--json", "--keep", "--timeout"),
 )
 _MINDSPORE: Final = re.compile(r"^\s*(import|from)\s+mindspore\b", re.MULTILINE)
 
@@ -66,6 +71,7 @@ class Options:
     command: tuple[str, ...]  # -m if it is a module, the program, its arguments.
     kind: str  # torch or mindspore; only seen from outside: native or python.
     ranks: int
+    servers: int
     steps: int
     quick: bool
     faults: int
@@ -105,7 +111,20 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--ranks", type=int, default=2, metavar="R", help="processes of each run (default: 2)")
+    add(
+        *("--ranks", "--nproc-per-node"),
+        type=int,
+        default=2,
+        metavar="R",
+        help="processes of each run (default: 2)",
+    )
+    add(
+        "--servers",
+        type=int,
+        default=0,
+        metavar="N",
+        help="parameter servers of each run, for a program that uses tables (default: none)",
+    )
     add(
         "--steps",
         type=int,
@@ -203,6 +222,8 @@ def parse(argv: Sequence[str]) -> Options:
     options = _parser().parse_args(_with_number(argv))
     if not 1 <= options.ranks <= 10_000:
         fail(f"--ranks is {options.ranks}; allowed is 1 to 10000")
+    if not 0 <= options.servers <= MOST_SERVERS:
+        fail(f"--servers is {options.servers}; allowed is a whole number from 0 to {MOST_SERVERS}")
     if options.steps < 0:
         fail(f"--steps is {options.steps}; allowed is a whole number from 1")
     if not 0 <= options.faults <= _MOST_FAULTS:
@@ -221,6 +242,7 @@ def parse(argv: Sequence[str]) -> Options:
         command=command,
         kind=kind,
         ranks=options.ranks,
+        servers=options.servers,
         steps=options.steps,
         quick=options.quick,
         faults=options.faults,

@@ -18,6 +18,7 @@ from holdfast.verify._faults import Orderer
 from holdfast.verify._places import OUTSIDE, Kill
 from holdfast.verify._plan import Order
 from holdfast.verify._records import Line, Rank, Record
+from holdfast.verify._served import environment_of, server_of
 
 _NUMBER: Final = re.compile(r"[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf")
 _EACH: Final = 4  # Kills of a rank in one run.
@@ -68,6 +69,13 @@ class Killer:
                     break
 
     def _kill(self, kill: Kill, pid: int) -> None:
+        if kill.server is not None:
+            told = (word.partition("=") for word in environment_of(pid))
+            port = next((value for name, _, value in told if name == "MS_SCHED_PORT"), "")
+            server = server_of(port, kill.server)
+            if server is None:
+                return
+            pid = server
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -97,21 +105,32 @@ def record(trace: Path, logs: Path, kills: Sequence[Kill]) -> Record:
     return Record(ranks)
 
 
-def orders(clean: Record, spares: Sequence[str], quick: bool) -> list[Order]:
-    """Return the runs with kills: one per rank and number of spares, or one run if `quick`."""
-    ranks = sorted(clean.ranks)
+def orders(
+    clean: Record, spares: Sequence[str], quick: bool, servers: Sequence[int] = ()
+) -> list[Order]:
+    """Return the runs with kills: one per rank and number of spares, or one run if `quick`.
+
+    Servers have no spares, so each of them has one run more; if `quick`, one is killed once.
+    """
+    ranks = sorted(clean.ranks.keys() - set(servers))  # Servers write traces, too.
     if quick:
-        kills = [_kill(clean, i, rank, i, 2) for i, rank in enumerate((ranks[-1], ranks[0]))]
+        victims = [(ranks[-1], None), (ranks[0], None), *((ranks[0], s) for s in servers[:1])]
+        kills = [_kill(clean, i, *one, i, len(victims)) for i, one in enumerate(victims)]
         return [Order(f"kills-{spares[0]}", "kills", spares=spares[0], kills=tuple(kills))]
     found = []
     for number in spares:
         for rank in ranks:
-            kills = [_kill(clean, i, rank, i, _EACH) for i in range(_EACH)]
+            kills = [_kill(clean, i, rank, None, i, _EACH) for i in range(_EACH)]
             title = f"kills of rank {rank}, spares: {number}"
             name = f"kills-{rank}-{number}"
             found.append(Order(name, title, spares=number, kills=tuple(kills)))
+    for server in servers:
+        kills = [_kill(clean, i, ranks[0], server, i, _EACH) for i in range(_EACH)]
+        title, name = f"kills of server {server}", f"kills-server-{server}"
+        found.append(Order(name, title, spares=spares[0], kills=tuple(kills)))
     return found
 
 
-def _kill(clean: Record, number: int, rank: int, index: int, of: int) -> Kill:
-    return Kill(number, rank, OUTSIDE, max(1, (index + 1) * clean.steps // (of + 1)), 0)
+def _kill(clean: Record, number: int, rank: int, server: int | None, index: int, of: int) -> Kill:
+    done = max(1, (index + 1) * clean.steps // (of + 1))
+    return Kill(number, rank, OUTSIDE, done, 0, server)

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from holdfast.verify._served import server_of
+
 IN_STEP: Final = ("forward", "backward", "sum", "update")
 BETWEEN: Final = ("between steps", "between epochs", "evaluation", "save")
 OUTSIDE: Final = "any moment"  # For kills from outside.
@@ -23,13 +25,22 @@ PLACES: Final = (*IN_STEP, *BETWEEN, OUTSIDE)
 
 @dataclass(frozen=True)
 class Kill:
-    """An order to kill a rank at the `nth` place of its kind (from 0) after `done` steps."""
+    """An order to kill a rank at the `nth` place of its kind (from 0) after `done` steps.
+
+    With `server`, the rank kills this parameter server there, and lives.
+    """
 
     number: int
     rank: int
     place: str
     done: int
     nth: int
+    server: int | None = None  # Servers are the ranks after the workers'.
+
+    @property
+    def victim(self) -> str:
+        """Who is killed."""
+        return f"rank {self.rank}" if self.server is None else f"server {self.server}"
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,7 @@ class Places:
         self._kills = kills
         self._folder = folder
         self._note = note
+        self._port = os.environ.get("MS_SCHED_PORT", "")  # MindSpore's face takes it away.
         self.rank = -1  # Unknown: nothing is killed.
         self.done = 0
         self.in_step = False
@@ -103,12 +115,17 @@ class Places:
             self.make(kill)
 
     def make(self, kill: Kill) -> None:
-        """Kill this process, unless an earlier process of the rank made this kill."""
+        """Kill this process, or a server, unless an earlier process of the rank made this kill."""
+        pid: int | None = os.getpid()
+        if kill.server is not None:
+            pid = server_of(self._port, kill.server)
+        if pid is None:
+            return
         with contextlib.suppress(FileExistsError):
             path = f"{self._folder}/killed-{kill.number}"
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
             self._note("kill", number=kill.number, place=kill.place, done=self.done)
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
 
     # ---- PyTorch --------------------------------------------------------------------------------
 

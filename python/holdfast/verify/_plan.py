@@ -28,6 +28,8 @@ class Order:
 UNDISTURBED: Final = Order("undisturbed", "undisturbed")
 AGAIN: Final = Order("again", "undisturbed once more")
 VOID: Final = Order("void", "every step void once", void=True)
+_Chosen = tuple[int, str, int | None]  # A rank, a place, and the server that it kills there.
+_OF_SERVERS: Final = (*IN_STEP, *(place for place in BETWEEN if place != "save"))
 # The kills of --quick: a place, and an index into the ranks.
 _QUICK: Final = (
     ("forward", -1),
@@ -38,20 +40,33 @@ _QUICK: Final = (
 )
 
 
-def kill_runs(record: Record, spares: Sequence[str], quick: bool) -> list[Order]:
-    """Return the runs with kills: one per rank and number of spares, or one run if `quick`."""
+def kill_runs(
+    record: Record, spares: Sequence[str], quick: bool, servers: Sequence[int] = ()
+) -> list[Order]:
+    """Return the runs with kills: one per rank and number of spares, or one run if `quick`.
+
+    Servers have no spares, so each of them has one run more; if `quick`, one is killed once.
+    """
     ranks = sorted(record.ranks)
     if quick:
-        chosen = [(ranks[at], place) for place, at in _QUICK]
+        chosen: list[_Chosen] = [(ranks[at], place, None) for place, at in _QUICK]
+        there = [place for place in ("backward", *_OF_SERVERS) if _at(record, ranks[0], place)]
+        chosen += [(ranks[0], there[0], server) for server in servers[:1]]
         title = f"kills, {_spares(spares[0])}"
         kills = _kills(record, chosen, 0, 1)
         return [Order(f"kills-{spares[0]}", title, spares=spares[0], kills=kills)]
     orders = []
     runs = [(number, rank) for number in spares for rank in ranks]
     for turn, (number, rank) in enumerate(runs):
-        kills = _kills(record, [(rank, place) for place in (*IN_STEP, *BETWEEN)], turn, len(runs))
+        chosen = [(rank, place, None) for place in (*IN_STEP, *BETWEEN)]
+        kills = _kills(record, chosen, turn, len(runs))
         title = f"kills of rank {rank}, {_spares(number)}"
         orders.append(Order(f"kills-{rank}-{number}", title, spares=number, kills=kills))
+    for turn, server in enumerate(servers):
+        chosen = [(ranks[0], place, server) for place in _OF_SERVERS]
+        kills = _kills(record, chosen, turn, len(servers))
+        title, name = f"kills of server {server}, {_spares(spares[0])}", f"kills-server-{server}"
+        orders.append(Order(name, title, spares=spares[0], kills=kills))
     return orders
 
 
@@ -66,22 +81,20 @@ def _spares(number: str) -> str:
     return {"0": "no spare", "1": "one spare"}.get(number, f"{number} spares")
 
 
-def _kills(
-    record: Record, chosen: Sequence[tuple[int, str]], turn: int, turns: int
-) -> tuple[Kill, ...]:
+def _kills(record: Record, chosen: Sequence[_Chosen], turn: int, turns: int) -> tuple[Kill, ...]:
     """Return a kill for each chosen rank and place that the program has, spread over its steps.
 
     The steps are divided into as many parts as there are kills, with one kill in each part. In the
     next of the `turns` runs, each place moves to the next part, and somewhat later within it.
     """
-    there = [(rank, place, found) for rank, place in chosen if (found := _at(record, rank, place))]
+    there = [(*one, found) for one in chosen if (found := _at(record, *one[:2]))]
     kills = []
-    for number, (rank, place, found) in enumerate(there):
+    for number, (rank, place, server, found) in enumerate(there):
         part = (number + turn) % len(there)
         spot = len(found) * (part * turns + turn) // (len(there) * turns)
         if place == "save":
             spot = 0 if rank % 2 == 0 else len(found) - 1
-        kills.append(Kill(number, rank, place, *found[spot]))
+        kills.append(Kill(number, rank, place, *found[spot], server))
     return tuple(kills)
 
 

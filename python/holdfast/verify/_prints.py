@@ -11,6 +11,8 @@ from typing import Final
 from holdfast.verify._records import Line, Record
 
 _TOKEN: Final = re.compile(r"[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?|\w+|\s+|.")
+# What MindSpore logs has times and process numbers, and is not the program's.
+_LOGGED: Final = re.compile(r"\[(CRITICAL|ERROR|WARNING|INFO|DEBUG)\] \w+\(\d+:\d+,")
 Source = tuple[tuple[str, int], ...]
 
 
@@ -28,7 +30,7 @@ def _by_source(record: Record) -> dict[Source, list[Line]]:
     found: dict[Source, list[Line]] = defaultdict(list)
     for line in record.ranks[0].printed if 0 in record.ranks else ():
         # A successor may print anything on its way to State.
-        if line.n >= 0 or line.life == 1:
+        if (line.n >= 0 or line.life == 1) and not _LOGGED.match(line.text):
             found[line.source].append(line)
     return found
 

@@ -38,6 +38,7 @@ class Rank:
     lives: int = 0
     opened: bool = False
     states: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    pushes: list[tuple[int, dict[str, str]]] = field(default_factory=list)  # To tables, by step.
     memory: list[tuple[Moment, dict[str, str]]] = field(default_factory=list)
     places: dict[int, dict[str, int]] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)  # By step, if the epoch is known.
@@ -63,6 +64,7 @@ class Rank:
             self.states.append((note["n"], note["digests"]))
             if what == "done":
                 self.places[note["n"]] = note["places"]
+                self.pushes.append((note["n"], note.get("pushed", {})))
                 if "epoch" in note:
                     self.epochs[note["n"]] = note["epoch"]
         elif what == "place":

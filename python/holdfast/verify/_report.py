@@ -55,13 +55,14 @@ class Verdict:
 
 def table(verdicts: Sequence[Verdict]) -> str:
     """Return a table: a line for each place, a column for each rank and number of spares."""
-    columns: dict[tuple[str, int], dict[str, str]] = {}
+    columns: dict[tuple[str, bool, str], dict[str, str]] = {}
     lines = []
     for verdict in verdicts:
         order = verdict.outcome.order
         cells = verdict.cells()
         for kill in order.kills:
-            column = columns.setdefault((order.spares, kill.rank), {})
+            is_server = kill.server is not None
+            column = columns.setdefault((order.spares, is_server, kill.victim), {})
             column[kill.place] = cells[kill.number]
         if order.void:
             how = "DIFFERS" if verdict.differences else "equal"
@@ -71,7 +72,7 @@ def table(verdicts: Sequence[Verdict]) -> str:
             lines.append(f"  {text}: {result}")
     if columns:
         keys = sorted(columns)
-        heads = [f"rank {rank}, {_spares(spares)}" for spares, rank in keys]
+        heads = [f"{victim}, {_spares(spares)}" for spares, _, victim in keys]
         width = max(len(head) for head in heads)
         lines.append("  " + " " * 16 + "".join(f"  {head:>{width}}" for head in heads))
         there = [p for p in PLACES if any(p in column for column in columns.values())]
@@ -90,6 +91,10 @@ def _spares(number: str) -> str:
     return {"0": "no spare", "1": "one spare"}.get(number, f"{number} spares")
 
 
+def _of(kill: Kill) -> str:
+    return "" if kill.server is None else f" of rank {kill.rank}"
+
+
 def words(verdicts: Sequence[Verdict]) -> str:
     """Return the differences in each run, for people."""
     lines = []
@@ -103,8 +108,8 @@ def words(verdicts: Sequence[Verdict]) -> str:
         culprit = blamed(verdict.kills_made(), verdict.differences)
         if culprit is not None:
             lines.append(
-                f"  first after the kill of rank {culprit.rank} ({culprit.place}, with "
-                f"{culprit.done} steps done)"
+                f"  first after the kill of {culprit.victim} ({culprit.place}"
+                f"{_of(culprit)}, with {culprit.done} steps done)"
             )
         lines += [f"  {difference.text}" for difference in new[:_SHOWN]]
         if len(new) > _SHOWN:
