@@ -39,6 +39,18 @@ bool write_all(int fd, std::string_view bytes) {
   return true;
 }
 
+bool read_at(int fd, std::uint64_t offset, std::span<std::byte> to) {
+  while (!to.empty()) {
+    errno = 0;
+    const ssize_t got = ::pread(fd, to.data(), to.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    offset += static_cast<std::uint64_t>(got);
+    to = to.subspan(static_cast<std::size_t>(got));
+  }
+  return true;
+}
+
 Status make_directories(const std::string& path, mode_t mode) {
   for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
     const std::string folder = path.substr(0, end);
@@ -85,6 +97,17 @@ Result<std::string> read_rest(const Fd& file, const std::string& path) {
     if (got == 0) return bytes;
     bytes.append(block.data(), static_cast<std::size_t>(got));
   }
+}
+
+bool write_at(int fd, std::uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return false;
+    offset += static_cast<std::uint64_t>(wrote);
+    bytes = bytes.subspan(static_cast<std::size_t>(wrote));
+  }
+  return true;
 }
 
 Result<Fd> write_locked_file(const FileName& name, std::string_view bytes, mode_t mode) {

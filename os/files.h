@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -43,10 +44,16 @@ Result<Fd> open_own_file(const FileName& name, int flags);
 
 // Writes all bytes. False: errno says why.
 [[nodiscard]] bool write_all(int fd, std::string_view bytes);
+// Fills `to` with the bytes of a file from `offset` on. False: errno says why; 0: the file ends
+// before.
+[[nodiscard]] bool read_at(int fd, std::uint64_t offset, std::span<std::byte> to);
 
 Result<std::string> read_file(const std::string& path);
 // The rest of an open file. Errors name it `path`.
 Result<std::string> read_rest(const Fd& file, const std::string& path);
+
+// Writes all bytes at `offset`. False: errno says why.
+[[nodiscard]] bool write_at(int fd, std::uint64_t offset, std::span<const std::byte> bytes);
 
 // A reader finds the old bytes or the new ones, never a part of them, even if this process dies
 // meanwhile. The file and its folder are synced, so a power loss changes nothing either.
