@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -191,69 +192,72 @@ TEST_F(ImportedTables, MayHaveNoRows) {
   EXPECT_EQ(list(saved, true)->tables[0].rows, 0U);
 }
 
+// Changes of a file that is good, and what they are refused by.
+using Cases = std::vector<std::pair<const char*, std::function<void(Tensors&)>>>;
+const Cases kWrongRows{{"it has no tensor `keys`", [](Tensors& t) { t.all.erase("keys"); }},
+                       {"it has no tensor `rows`", [](Tensors& t) { t.all.erase("rows"); }},
+                       {"it has a tensor `weight`; there are `keys`, `rows` and perhaps `state`",
+                        [](Tensors& t) { t.all["weight"] = t.all["rows"]; }},
+                       {"its tensor `keys` is of type I32, and table odd/name takes I64",
+                        [](Tensors& t) { t.all["keys"].type = "I32"; }},
+                       {"its tensor `rows` is of type F64, and table odd/name takes F32 or BF16",
+                        [](Tensors& t) { t.all["rows"].type = "F64"; }},
+                       {"its tensor `rows` has the shape [2,8], and table odd/name expects [2, 7]",
+                        [](Tensors& t) {
+                          t.all["rows"] = {"F32", {2, 8}, bytes_of(numbers(16))};
+                        }},
+                       {"its tensor `rows` has the shape [3,7], and table odd/name expects [2, 7]",
+                        [](Tensors& t) {
+                          t.all["rows"] = {"F32", {3, 7}, bytes_of(numbers(21))};
+                        }},
+                       {"its tensor `keys` has the shape [2,1], and table odd/name expects [2]",
+                        [](Tensors& t) {
+                          t.all["keys"].shape = {2, 1};
+                        }},
+                       {"its tensor `rows` has another size than its shape tells",
+                        [](Tensors& t) { t.all["rows"].bytes += '\0'; }},
+                       {"it has key 6 twice",
+                        [](Tensors& t) {
+                          t.all["keys"].bytes = bytes_of<std::int64_t>({6, 6});
+                        }},
+                       {"it has key -1; keys are from 0 on",
+                        [](Tensors& t) {
+                          t.all["keys"].bytes = bytes_of<std::int64_t>({-1, 6});
+                        }},
+                       {"its row of key 6 has a value that is no finite number", [](Tensors& t) {
+                          auto rows = numbers(14);
+                          rows[13] = NAN;
+                          t.all["rows"].bytes = bytes_of(rows);
+                        }}};
+const Cases kWrongStates{
+    {"its `state` is of \"SGD\", and table odd/name has Adam: leave it out",
+     [](Tensors& t) { t.metadata["optimizer"] = "SGD"; }},
+    {"its tensor `state` has the shape [2,7], and table odd/name expects [2, 14]",
+     [](Tensors& t) {
+       t.all["state"] = {"F32", {2, 7}, bytes_of(numbers(14))};
+     }},
+    {"its metadata do not say how many updates have made the `state` of Adam: write it with "
+     "metadata={\"updates\": \"1000\"}, or leave `state` out",
+     [](Tensors& t) { t.metadata = {}; }},
+    {"its metadata do not say", [](Tensors& t) { t.metadata["updates"] = "12 or so"; }},
+    {"its metadata do not say", [](Tensors& t) { t.metadata["updates"] = "18446744073709551615"; }},
+    {"its row of key 5 has a number in its state that is not finite",
+     [](Tensors& t) {
+       auto state = numbers(28);
+       state[0] = INFINITY;
+       t.all["state"].bytes = bytes_of(state);
+     }},
+    {"its row of key 6 has a sum of squares in its state that is below 0", [](Tensors& t) {
+       auto state = numbers(28);
+       state[0] = -1;
+       state[27] = -1e-9F;
+       t.all["state"].bytes = bytes_of(state);
+     }}};
+
 TEST_F(ImportedTables, AreNamedIfTheyMakeNoSense) {
   const auto names = os::names_in(saved);
-  const std::vector<std::pair<const char*, std::function<void(Tensors&)>>> cases{
-      {"it has no tensor `keys`", [](Tensors& t) { t.all.erase("keys"); }},
-      {"it has no tensor `rows`", [](Tensors& t) { t.all.erase("rows"); }},
-      {"it has a tensor `weight`; there are `keys`, `rows` and perhaps `state`",
-       [](Tensors& t) { t.all["weight"] = t.all["rows"]; }},
-      {"its tensor `keys` is of type I32, and table odd/name takes I64",
-       [](Tensors& t) { t.all["keys"].type = "I32"; }},
-      {"its tensor `rows` is of type F64, and table odd/name takes F32 or BF16",
-       [](Tensors& t) { t.all["rows"].type = "F64"; }},
-      {"its tensor `rows` has the shape [2,8], and table odd/name expects [2, 7]",
-       [](Tensors& t) {
-         t.all["rows"] = {"F32", {2, 8}, bytes_of(numbers(16))};
-       }},
-      {"its tensor `rows` has the shape [3,7], and table odd/name expects [2, 7]",
-       [](Tensors& t) {
-         t.all["rows"] = {"F32", {3, 7}, bytes_of(numbers(21))};
-       }},
-      {"its tensor `keys` has the shape [2,1], and table odd/name expects [2]",
-       [](Tensors& t) {
-         t.all["keys"].shape = {2, 1};
-       }},
-      {"its tensor `rows` has another size than its shape tells",
-       [](Tensors& t) { t.all["rows"].bytes += '\0'; }},
-      {"it has key 6 twice",
-       [](Tensors& t) {
-         t.all["keys"].bytes = bytes_of<std::int64_t>({6, 6});
-       }},
-      {"it has key -1; keys are from 0 on",
-       [](Tensors& t) {
-         t.all["keys"].bytes = bytes_of<std::int64_t>({-1, 6});
-       }},
-      {"its row of key 6 has a value that is no finite number",
-       [](Tensors& t) {
-         auto rows = numbers(14);
-         rows[13] = NAN;
-         t.all["rows"].bytes = bytes_of(rows);
-       }},
-      {"its `state` is of \"SGD\", and table odd/name has Adam: leave it out",
-       [](Tensors& t) { t.metadata["optimizer"] = "SGD"; }},
-      {"its tensor `state` has the shape [2,7], and table odd/name expects [2, 14]",
-       [](Tensors& t) {
-         t.all["state"] = {"F32", {2, 7}, bytes_of(numbers(14))};
-       }},
-      {"its metadata do not say how many updates have made the `state` of Adam: write it with "
-       "metadata={\"updates\": \"1000\"}, or leave `state` out",
-       [](Tensors& t) { t.metadata = {}; }},
-      {"its metadata do not say", [](Tensors& t) { t.metadata["updates"] = "12 or so"; }},
-      {"its metadata do not say",
-       [](Tensors& t) { t.metadata["updates"] = "18446744073709551615"; }},
-      {"its row of key 5 has a number in its state that is not finite",
-       [](Tensors& t) {
-         auto state = numbers(28);
-         state[0] = INFINITY;
-         t.all["state"].bytes = bytes_of(state);
-       }},
-      {"its row of key 6 has a sum of squares in its state that is below 0", [](Tensors& t) {
-         auto state = numbers(28);
-         state[0] = -1;
-         state[27] = -1e-9F;
-         t.all["state"].bytes = bytes_of(state);
-       }}};
+  Cases cases = kWrongRows;
+  cases.insert(cases.end(), kWrongStates.begin(), kWrongStates.end());
   for (const auto& [why, change] : cases) {
     Tensors given = tensors({5, 6}, numbers(14));
     given.all["state"] = {"F32", {2, 14}, bytes_of(numbers(28))};
@@ -328,6 +332,27 @@ TEST_F(ImportedTables, NeedAWholeSaveAndNobodyBesideThem) {
   EXPECT_NE(
       import_table(file, folder.file("none"), "plain").error().what.find("no saved tables in"),
       std::string::npos);
+}
+
+TEST_F(ImportedTables, LeaveTheSaveWholeIfTheManifestCanNotBeWritten) {
+  const auto names = os::names_in(saved);
+  const rlim_t manifest = os::read_file(saved + "/tables.json")->size();
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit lower{manifest - 1, before.rlim_max};  // The few rows are shorter.
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  tensors({5}, numbers(2)).write(file);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &lower), 0);
+  const auto imported = import_table(file, saved, "plain");
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  ::signal(SIGXFSZ, handler);
+  ASSERT_FALSE(imported);
+  EXPECT_NE(imported.error().what.find("tables.json: File too large"), std::string::npos)
+      << imported.error().what;
+  EXPECT_EQ(os::names_in(saved), names);
+  Servers later(folder, "later", 1);
+  ASSERT_TRUE(later.load(saved));
+  EXPECT_EQ(later.digest(), all.digest());
 }
 
 TEST_F(ImportedTables, AreWholeOrNotThereAfterAKill) {
