@@ -130,7 +130,7 @@ TEST_F(TableCommand, ExportsAndImports) {
                       ", the greatest key 700. Its optimizer goes on after 1 update.\n"));
   EXPECT_FALSE(std::filesystem::exists(first));
   EXPECT_EQ(run({"import", file, saved, "--table", "odd\x1b[31mname"}), 1);
-  EXPECT_TRUE(has(said, "has none: leave it out\n")) << said;
+  EXPECT_TRUE(has(said, "odd?[31mname expects [3, 3]\n")) << said;
   EXPECT_EQ(run({"ls", saved, "--verify"}), 0) << said;
 }
 
