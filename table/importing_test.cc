@@ -119,7 +119,8 @@ TEST_F(ImportedTables, GoOnWithTheSameBits) {
     EXPECT_EQ(imported->updates, imported->has_state ? 4U : 0U);
   }
   EXPECT_EQ(os::names_in(fresh).size(), 1U + 3U + 2U) << "what was replaced is gone";
-  for (const Listed& listed : list(fresh, true)->tables) EXPECT_TRUE(listed.problems.empty());
+  const auto listing = list(fresh, true);
+  for (const Listed& listed : listing->tables) EXPECT_TRUE(listed.problems.empty());
   all.make_steps(5, 8);
   for (const std::size_t count : {1UL, 3UL}) {
     Servers later(folder, cat("later", count, "-"), count);
