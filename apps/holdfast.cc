@@ -1,5 +1,5 @@
 // holdfast: looks after jobs: status, explain, inject, drain, move, clean, settings, run, verify,
-// timeline, tls.
+// timeline, tls, table.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "apps/commands.h"
+#include "apps/table.h"
 #include "apps/timeline.h"
 #include "apps/tls.h"
 #include "config/settings.h"
@@ -18,7 +19,7 @@ namespace holdfast {
 namespace {
 
 constexpr const char* kCommands =
-    "status, explain, inject, drain, move, clean, settings, run, verify, timeline and tls";
+    "status, explain, inject, drain, move, clean, settings, run, verify, timeline, tls and table";
 
 void print_settings(bool markdown) {
   if (markdown) {
@@ -91,6 +92,7 @@ std::optional<int> run_by_own_parser(int argc, char** argv) {
   if (command == "verify") return apps::verify(argc - 2, argv + 2);
   if (command == "timeline") return apps::draw_timeline(argc - 2, argv + 2);
   if (command == "tls") return apps::tls(argc - 2, argv + 2, environ);
+  if (command == "table") return apps::tables(argc - 2, argv + 2);
   return std::nullopt;
 }
 
@@ -128,6 +130,7 @@ int run(int argc, char** argv) {
   app.add_subcommand("timeline",
                      "Draw what happened to a job, out of its traces (timeline --help)");
   app.add_subcommand("tls", "Make or check the certificates of a job (tls --help)");
+  app.add_subcommand("table", "List, export or import saved tables (table --help)");
 
   if (argc < 2) {
     std::fprintf(stderr, "holdfast: say what to do: there are %s (--help tells of each)\n",

@@ -99,6 +99,17 @@ Result<std::string> read_rest(const Fd& file, const std::string& path) {
   }
 }
 
+bool write_at(int fd, std::uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return false;
+    offset += static_cast<std::uint64_t>(wrote);
+    bytes = bytes.subspan(static_cast<std::size_t>(wrote));
+  }
+  return true;
+}
+
 Result<Fd> write_locked_file(const FileName& name, std::string_view bytes, mode_t mode) {
   const auto failed = [&](const char* doing) { return system_error(cat(doing, name.path), errno); };
   Draft draft(name, mode);

@@ -52,6 +52,9 @@ Result<std::string> read_file(const std::string& path);
 // The rest of an open file. Errors name it `path`.
 Result<std::string> read_rest(const Fd& file, const std::string& path);
 
+// Writes all bytes at `offset`. False: errno says why.
+[[nodiscard]] bool write_at(int fd, std::uint64_t offset, std::span<const std::byte> bytes);
+
 // A reader finds the old bytes or the new ones, never a part of them, even if this process dies
 // meanwhile. The file and its folder are synced, so a power loss changes nothing either.
 Status write_file_atomically(const std::string& path, std::string_view bytes, mode_t mode = 0600);

@@ -4,7 +4,7 @@
 //
 // The files' names have the run and the step, so those of an older save stay whole until the
 // manifest names the new ones. Any number of servers can read what any other number has saved. A
-// folder is for one job at a time.
+// folder is for one job at a time. importing.h replaces the rows of one table.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,13 @@ struct Saved {
   std::uint64_t run_id = 0;
   Version step = 0;  // The rows are those after this step.
   Rank servers = 0;
+  // Of each table: its files within the folder, as the manifest has them. Empty: those of save().
+  std::vector<std::vector<std::string>> files = {};
+  bool operator==(const Saved&) const = default;
 
-  // The name of a file within the folder.
+  // The name that save() gives a file.
   [[nodiscard]] std::string file(std::size_t table, Rank server) const;
+  [[nodiscard]] std::vector<std::string> files_of(std::size_t table) const;
 };
 
 // Writes the rows of server number `server`. A file is on the disk before it has its name. Makes

@@ -95,12 +95,6 @@ Status check(const Spec& spec) {
                            told(initial.b), ": a range ascends, and a deviation is not negative"));
 }
 
-std::string name(Rule rule) {
-  constexpr const char* kNames[] = {"SGD",  "momentum", "Adagrad", "row-wise Adagrad",
-                                    "Adam", "AdamW",    "FTRL"};
-  return kNames[static_cast<std::size_t>(rule)];
-}
-
 std::string difference(const Spec& there, const Spec& here) {
   if (there.name != here.name) return cat("is ", there.name, " there and ", here.name, " here");
   const auto differs = [](const char* what, const auto& a, const auto& b) {
@@ -110,11 +104,10 @@ std::string difference(const Spec& there, const Spec& here) {
     return cat("has ", there.values, " values in a row there and ", here.values, " here");
   }
   if (there.type != here.type) {
-    const auto type = [](Type t) { return t == Type::kFloat32 ? "float32" : "bfloat16"; };
-    return differs("rows of", type(there.type), type(here.type));
+    return differs("rows of", name_of(there.type), name_of(here.type));
   }
   if (there.optimizer.rule != here.optimizer.rule) {
-    return differs("the optimizer", name(there.optimizer.rule), name(here.optimizer.rule));
+    return differs("the optimizer", name_of(there.optimizer.rule), name_of(here.optimizer.rule));
   }
   for (const Number& number : kNumbers) {
     const double a = there.optimizer.*number.of;
@@ -214,6 +207,16 @@ bool from_text(const std::string& text, std::vector<Spec>& out) {
     out.push_back(std::move(s));
   }
   return check(out) && to_text(out) == text;
+}
+
+std::string name_of(Type type) {
+  return type == Type::kFloat32 ? "float32" : "bfloat16";
+}
+
+std::string name_of(Optimizer::Rule rule) {
+  constexpr const char* kNames[] = {"SGD",  "momentum", "Adagrad", "row-wise Adagrad",
+                                    "Adam", "AdamW",    "FTRL"};
+  return kNames[static_cast<std::size_t>(rule)];
 }
 
 std::string difference(std::span<const Spec> there, std::span<const Spec> here) {

@@ -85,6 +85,10 @@ struct Spec {
 [[nodiscard]] std::string to_text(std::span<const Spec> specs);
 [[nodiscard]] bool from_text(const std::string& text, std::vector<Spec>& out);
 
+// As a person knows them: "float32", "Adam".
+[[nodiscard]] std::string name_of(Type type);
+[[nodiscard]] std::string name_of(Optimizer::Rule rule);
+
 // Names the first difference in one clause: "table users has 16 values in a row there and 32 here".
 // Empty if they are equal.
 [[nodiscard]] std::string difference(std::span<const Spec> there, std::span<const Spec> here);

@@ -13,7 +13,7 @@ from holdfast._options import USAGE_EXIT, fail, parse
 _PACKAGE = Path(__file__).resolve().parent
 _NATIVE = (
     *("status", "explain", "inject", "drain", "move", "clean", "settings", "timeline", "tls"),
-    "--version",
+    *("table", "--version"),
 )
 _HELP = """usage: holdfast COMMAND ...
 
@@ -29,6 +29,7 @@ _HELP = """usage: holdfast COMMAND ...
   settings  all environment variables that Holdfast reads
   timeline  draw what happened to a job, out of its traces (timeline --help)
   tls       make or check the certificates of a job (tls --help)
+  table     list saved tables, export one to a file, import it (table --help)
   env       print the directory of the native programs, for the PATH
 """
 

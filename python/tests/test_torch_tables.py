@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from torch_servers import BEGINNING, Kills, Results, start
 from torch_servers import trained as train
 
 pytestmark = needs_torch
+numpy = pytest.importorskip("numpy")
+DTYPES = {"I64": "<i8", "F32": "<f4", "BF16": "<u2"}  # Of safetensors; numpy has no bfloat16.
 
 # Two tables, one of which grows, and a dense layer behind DDP.
 TRAINING = (
@@ -97,6 +100,7 @@ result = {
     "score": score,
     "bits": [hashlib.sha256(part).hexdigest() for part in parts],
     "moved": int((rows[0].abs() > 0.1).sum()),
+    "item 7": rows[1][7].tolist(),
 }
 with open(f"{folder}/result-{rank}", "w") as file:
     json.dump(result, file)
@@ -171,6 +175,72 @@ def test_torch_tables_are_saved_and_loaded_by_any_number_of_servers(
         job.stop()
     assert job.process.returncode != 0
     assert f"there are no saved tables in {saved.parent}" in output
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the tensors of a safetensors file and its metadata, by the format's description."""
+    text = path.read_bytes()
+    begin = 8 + int.from_bytes(text[:8], "little")
+    header, found = json.loads(text[8:begin]), {}
+    metadata = header.pop("__metadata__", {})
+    for name, about in header.items():
+        first, last = about["data_offsets"]
+        data = numpy.frombuffer(text[begin + first : begin + last], DTYPES[about["dtype"]])
+        found[name] = data.reshape(about["shape"]).copy()
+    return found, metadata
+
+
+def write_tensors(
+    path: Path, tensors: dict[str, Any], metadata: dict[str, str] | None = None
+) -> None:
+    """Write a safetensors file, as safetensors.torch.save_file does."""
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    data = b""
+    for name, tensor in tensors.items():
+        part = tensor.tobytes()
+        dtype = next(key for key, value in DTYPES.items() if value == tensor.dtype.str)
+        offsets = [len(data), len(data) + len(part)]
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": offsets}
+        data += part
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def test_torch_tables_are_exported_changed_and_imported(tmp_path: Path, calm: Results) -> None:
+    saved, rows = tmp_path / "saved", tmp_path / "rows.safetensors"
+    trained(tmp_path / "job", 2, more={"save": str(saved)})
+
+    def table(*words: object) -> str:
+        command = [sys.executable, "-m", "holdfast", "table", *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    for name, moments in (("embedding1", 16), ("items", 4)):
+        table("export", saved, rows, "--table", name, "--force")
+        tensors, metadata = read_tensors(rows)
+        if find_spec("safetensors"):
+            from safetensors.torch import load_file
+
+            theirs = load_file(rows)
+            assert {key: list(value.shape) for key, value in theirs.items()} == {
+                key: list(value.shape) for key, value in tensors.items()
+            }
+            assert (theirs["keys"].numpy() == tensors["keys"]).all()
+        keys = tensors["keys"]
+        assert (numpy.diff(keys) > 0).all() and tensors["state"].shape[1] == moments
+        if name == "items":
+            tensors["rows"][keys == 7] = [0x3F80, 0x4000, 0x4040, 0x4080]
+            metadata = {}  # Adagrad has no count.
+        write_tensors(rows, tensors, metadata)
+        table("import", rows, saved, "--table", name)
+    listed = json.loads(table("ls", saved, "--json", "--verify"))
+    assert listed["step"] >= STEPS and listed["servers"] == 2  # Results of once() count, too.
+    assert [one["updates"] for one in listed["tables"]] == [STEPS, 0]
+    more = {"load": str(saved), "steps": 0}
+    later = trained(tmp_path / "later", 3, more=more)
+    assert later[0]["bits"][0] == calm[0]["bits"][0]
+    assert later[0]["item 7"] == [1, 2, 3, 4] != calm[0]["item 7"]
 
 
 @pytest.mark.kill
