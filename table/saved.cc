@@ -1,25 +1,17 @@
 #include "table/saved.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <charconv>
-#include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
-#include <system_error>
 #include <utility>
 
 #include "base/assert.h"
 #include "base/digest.h"
 #include "base/text.h"
-#include "os/errors.h"
-#include "os/fd.h"
 #include "os/files.h"
 #include "table/saved_file.h"
 #include "table/state.h"
@@ -32,7 +24,6 @@ constexpr std::uint64_t kLongestManifest = std::uint64_t{1} << 26;
 constexpr const char* kManifest = "tables.json";
 constexpr const char* kTitleOfManifest = "holdfast tables 1";
 constexpr std::uint64_t kMostServers = 10000;
-constexpr std::size_t kBlock = std::size_t{1} << 20;
 
 // Also one that is not whole: a killed process has left it.
 bool is_of_a_save(const std::string& name) {
@@ -59,61 +50,33 @@ bool read_files(const Json& tables, Saved& saved) {
   return true;
 }
 
-bool write_block(int file, std::span<const std::byte> bytes) {
-  return os::write_all(file, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-}
-
-// The rows of a table in version v that are not evicted, part by part. False: errno says why not.
-bool write_rows(int file, const Table& table, Version v) {
-  const Spec& spec = *table.spec;
-  const auto* const keys = reinterpret_cast<const std::byte*>(table.keys);
-  const std::uint64_t rows = table.words->rows[v % 2];
-  std::vector<std::byte> block;
-  const auto write_each = [&](const std::byte* first, std::size_t stride, std::size_t bytes) {
-    for (std::uint64_t row = 0; row < rows; ++row) {
-      if (table.is_evicted(row, v)) continue;
-      const std::byte* const from = first + row * stride;
-      block.insert(block.end(), from, from + bytes);
-      if (block.size() < kBlock) continue;
-      if (!write_block(file, block)) return false;
-      block.clear();
-    }
-    const bool is_written = write_block(file, block);
-    block.clear();
-    return is_written;
-  };
-  return write_each(keys, sizeof *table.keys, sizeof *table.keys) &&
-         write_each(table.rows, spec.row_bytes(), spec.value_bytes()) &&
-         write_each(table.rows + spec.state_offset(), spec.row_bytes(),
-                    spec.state_floats() * sizeof(float));
-}
-
-bool sync_folder(const std::string& folder) {
-  const os::Fd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  return opened && ::fsync(opened.get()) == 0;
-}
-
+// The rows of version about.step that are not evicted.
 Status write_file(const std::string& path, const Table& table, About about) {
+  const Spec& spec = *table.spec;
   const Version v = about.step;
+  const std::uint64_t all = table.words->rows[v % 2];
   std::uint64_t rows = 0;
-  for (std::uint64_t row = 0; row < table.words->rows[v % 2]; ++row) {
+  for (std::uint64_t row = 0; row < all; ++row) {
     if (table.is_evicted(row, v)) continue;
-    about.digest += digest_of(*table.spec, table.keys[row], table.row(row));
+    about.digest += digest_of(spec, table.keys[row], table.row(row));
     ++rows;
   }
-  const std::string head = head_of(metadata_of(*table.spec, about), parts_of(*table.spec, rows));
-  const std::string draft = path + ".new";
-  const auto failed = [&] {
-    const Error error = os::system_error(cat("cannot write ", path), errno);
-    ::unlink(draft.c_str());
-    return error;
-  };
-  const os::Fd file(::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!file) return failed();
-  const bool is_written = os::write_all(file.get(), head) && write_rows(file.get(), table, v) &&
-                          ::fsync(file.get()) == 0;
-  if (!is_written || ::rename(draft.c_str(), path.c_str()) != 0) return failed();
-  return {};
+  const auto parts = parts_of(spec, rows);
+  const std::string head = head_of(metadata_of(spec, about), parts);
+  NewFile file(path, parts, head.size());
+  const std::uint64_t at_once = rows_at_once(spec);
+  Block block;
+  for (const Part& part : parts) block.emplace_back(at_once * part.bytes);
+  std::uint64_t from = 0;
+  std::uint64_t count = 0;
+  for (std::uint64_t row = 0; row < all; ++row) {
+    if (table.is_evicted(row, v)) continue;
+    put_row(spec, table.keys[row], table.row(row), count, block);
+    if (++count < at_once && from + count < rows) continue;
+    if (Status written = file.write(from, count, block); !written) return written;
+    from += std::exchange(count, 0);
+  }
+  return file.publish(head);
 }
 
 }  // namespace
@@ -139,7 +102,6 @@ Status save(const Tables& tables, const std::string& folder, const Saved& saved,
         write_file(path, tables.state_->tables[t], {saved.run_id, saved.step, tables.updates(t)});
     if (!written) return written;
   }
-  if (!sync_folder(folder)) return os::system_error(cat("cannot sync ", folder), errno);
   return {};
 }
 
