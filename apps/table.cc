@@ -5,6 +5,7 @@
 #include <array>
 #include <cinttypes>
 #include <cstdio>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -162,9 +163,13 @@ int tables(int argc, const char* const* argv) {
                         : "say what to do: ls DIR, export DIR FILE or import FILE DIR (--help)",
                     2, kCommand);
   }
-  if (ls->parsed()) return list(folder, verifies, json);
-  if (out->parsed()) return export_to(folder, name, file, replaces);
-  return import_from(file, folder, name);
+  try {
+    if (ls->parsed()) return list(folder, verifies, json);
+    if (out->parsed()) return export_to(folder, name, file, replaces);
+    return import_from(file, folder, name);
+  } catch (const std::bad_alloc&) {
+    return complain("there is too little memory for the keys of so many rows", 1, kCommand);
+  }
 }
 
 }  // namespace holdfast::apps

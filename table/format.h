@@ -13,10 +13,9 @@
 // and only the first TableWords::rows of a version count. So a row that is being added is nothing
 // until the version is published.
 //
-// A row's age is the version that updated it last. A row with an age below evicts_before of
-// TableWords::arguments is as good as absent: it reads as one that nobody has written, and begins
-// anew when it is touched.
-// Tables::shrink() gives its memory back.
+// A row's age is the table's clock (Arguments::clock) when it was updated last. A row with an age
+// below evicts_before of TableWords::arguments is as good as absent: it reads as one that nobody
+// has written, and begins anew when it is touched. Tables::shrink() gives its memory back.
 //
 // As in arena/format.h, words that change while others may read them go through arena::publish().
 #pragma once
@@ -62,7 +61,7 @@ static_assert(sizeof(Header) <= arena::kPageBytes);
 // Of one table. What belongs to version v has the index v % 2.
 struct TableWords {
   std::uint64_t rows[2];     // How many rows there are.
-  std::uint64_t touched[2];  // How many rows this version's step has touched.
+  std::uint32_t touched[2];  // How many rows this version's step has touched.
   Arguments arguments[2];    // evicts_before: the highest until now.
   std::uint64_t index;       // Which index is in use, and how far a larger one is filled (index.h).
 };

@@ -51,7 +51,12 @@ class Source {
     if (Status found = find_rows(); !found) return found;
     if (head_.header.contains("state")) {
       if (Status found = find_state(); !found) return found;
+    } else if (spec_.optimizer.rule == Rule::kFtrl) {
+      return refused("it has no tensor `state`, from which ftrl computes the rows");
     }
+    std::uint64_t bytes = 0;
+    for (const Part& part : parts_) bytes += rows_ * part.bytes;
+    if (bytes != head_.bytes) return refused("its tensors overlap, or leave a gap");
     return read_keys();
   }
 

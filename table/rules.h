@@ -50,8 +50,9 @@ struct Arguments {
   double weight_decay = 0;
   std::uint64_t update_count = 1;  // kAdam, kAdamW: this update's number, from 1.
   std::uint64_t assigns = 0;       // 1: rows begin with what was added, and with a new state.
-  // Rows that no step from this one on has updated are evicted; 0: none. At most this step's
-  // number.
+  // How many steps with a push the table has seen, this one included. Never begins anew.
+  std::uint64_t clock = 0;
+  // Rows whose last update has a lower clock are evicted; 0: none.
   std::uint64_t evicts_before = 0;
   bool operator==(const Arguments&) const = default;
 };

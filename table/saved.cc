@@ -155,7 +155,7 @@ Result<Saved> read_manifest(const std::string& folder) {
   }
   std::string text(std::min(bytes, kLongestManifest), '\0');
   (void)os::read_at(file->get(), 0, std::as_writable_bytes(std::span(text)));
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = parse(text);
   const bool is_known = json.is_object() && json.value("format", Json()) == kTitleOfManifest &&
                         json.value("run", Json()).is_number_unsigned() &&
                         json.value("step", Json()).is_number_unsigned() &&

@@ -94,6 +94,12 @@ Result<os::Fd> open_to_read(const std::string& path, std::uint64_t& bytes) {
   return file;
 }
 
+Json parse(const std::string& text) {
+  constexpr int kDeepest = 8;
+  const auto is_kept = [](int depth, Json::parse_event_t, Json&) { return depth <= kDeepest; };
+  return Json::parse(text, is_kept, false);
+}
+
 Result<Head> read_head(const std::string& path) {
   Head head;
   auto found = open_to_read(path, head.bytes);
@@ -109,7 +115,7 @@ Result<Head> read_head(const std::string& path) {
   if (!os::read_at(file, sizeof length, std::as_writable_bytes(std::span(text)))) {
     return unusable(path, "it is cut short");
   }
-  head.header = Json::parse(text, nullptr, false);
+  head.header = parse(text);
   head.data = sizeof length + length;
   head.bytes -= head.data;
   return head;

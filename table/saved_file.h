@@ -57,6 +57,10 @@ using Block = std::vector<std::vector<std::byte>>;
 // Opens a file without waiting, whatever it is. Error: it is no plain file, or not there.
 [[nodiscard]] Result<os::Fd> open_to_read(const std::string& path, std::uint64_t& bytes);
 
+// JSON from a stranger's file; discarded if it is none. What lies deeper than files of tables need
+// is left out, since to copy or print it takes a stack as deep.
+[[nodiscard]] Json parse(const std::string& text);
+
 // The beginning of a safetensors file.
 struct Head {
   os::Fd file;

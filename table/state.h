@@ -95,6 +95,7 @@ struct Tables::State {
                         .beginning = Beginning(specs[t]),
                         .gathered = {}});
     }
+    looked_at.resize(tables.size());
   }
 
   [[nodiscard]] Header& header() const { return *file.mapping().as<Header>(0); }
@@ -111,6 +112,7 @@ struct Tables::State {
   Status reserve_rows(Table& table, std::uint64_t after);
   void fill(Table& table, Version v, std::uint64_t rows, const Arguments& arguments);
   Status take_rows_of(const State& other);
+  [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> count_rows() const;
   void commit_filled(Version v, const arena::Position& position);
   void split(std::size_t threads, Version n);
   void work(std::size_t slot, Version n);
@@ -130,7 +132,8 @@ struct Tables::State {
   os::SparseFile file;
   std::vector<Table> tables;
   std::unique_ptr<os::Pool> pool;
-  Status refused;  // Why a gradient of the step under way was refused.
+  std::vector<std::uint64_t> looked_at;  // By table: the evicts_before that shrink() has seen.
+  Status refused;                        // Why a gradient of the step under way was refused.
 };
 
 }  // namespace holdfast::table

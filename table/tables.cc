@@ -28,7 +28,10 @@ using arena::publish;
 
 // Below this many rows waking another thread costs more than it saves.
 constexpr std::uint64_t kRowsWorthAThread = 256;
-constexpr const char* kSmaller = ".smaller";  // The end of a name of a file that shrink() makes.
+// The ends of names of files that shrink() makes, and that a process leaves which dies in it.
+constexpr const char* kSmaller = ".smaller";
+constexpr const char* kNewSmaller = ".smaller.new";
+constexpr std::uint64_t kShareWorthACopy = 8;
 
 }  // namespace
 
@@ -105,14 +108,15 @@ void Tables::State::apply(const Table& table, const Update& update, std::uint64_
   const std::uint64_t number = table.touched[k];
   std::byte* const row = table.row(number);
   const float* const gradients = table.gradients + k * spec.values;
-  if (table.ages[number] == n) return;  // Only the progress was not told any more.
+  const std::uint64_t clock = table.words->arguments[n % 2].clock;
+  if (table.ages[number] == clock) return;  // Only the progress was not told any more.
   if (number >= table.words->rows[(n - 1) % 2] || table.is_evicted(number, n - 1)) {
     float values[kMostValues];
     table.beginning.fill(table.keys[number], {values, spec.values});
     write_values(spec, {values, spec.values}, row);
     begin_state(spec, row);
     update.apply(row, gradients);
-    return publish(table.ages[number], n);
+    return publish(table.ages[number], clock);
   }
   const std::uint64_t line = slot.progress / 2;
   if (slot.progress % 2 == 1) {
@@ -122,7 +126,7 @@ void Tables::State::apply(const Table& table, const Update& update, std::uint64_
     publish(slot.progress, line * 2 + 1);
   }
   update.apply(row, gradients);
-  publish(table.ages[number], n);
+  publish(table.ages[number], clock);
 }
 
 // The slot's part of update n, from where it is.
@@ -162,7 +166,7 @@ void Tables::State::forget() {
 Result<Tables> Tables::open(const std::string& path, std::vector<Spec> specs,
                             std::uint64_t run_id) {
   if (Status good = check(specs); !good) return good.error();
-  ::unlink((path + kSmaller).c_str());  // A process died in shrink().
+  for (const char* end : {kSmaller, kNewSmaller}) ::unlink((path + end).c_str());
   Result<os::SparseFile> file = os::SparseFile::open(path);
   if (!file) return file.error();
   if (file->mapping()) {
@@ -211,6 +215,9 @@ std::uint64_t Tables::rows(std::size_t t) const {
 }
 std::uint64_t Tables::updates(std::size_t t) const {
   return fresh() ? 0 : state_->tables.at(t).words->arguments[version() % 2].update_count;
+}
+std::uint64_t Tables::clock(std::size_t t) const {
+  return fresh() ? 0 : state_->tables.at(t).words->arguments[version() % 2].clock;
 }
 std::uint64_t Tables::bytes() const {
   return state_->file.taken();
@@ -271,11 +278,13 @@ Status Tables::stage(Version n, const arena::Position& position,
       if (table.touched[k] >= before) table.keys[table.touched[k]] = keys[k];
     }
     table.words->rows[n % 2] = after;
-    table.words->touched[n % 2] = keys.size();
+    table.words->touched[n % 2] = static_cast<std::uint32_t>(keys.size());
     table.words->arguments[n % 2] = arguments[t];
-    const std::uint64_t before_this = table.words->arguments[(n - 1) % 2].evicts_before;
-    table.words->arguments[n % 2].evicts_before =
-        std::max(before_this, std::min(arguments[t].evicts_before, n));
+    const Arguments& last = table.words->arguments[(n - 1) % 2];
+    Arguments& now = table.words->arguments[n % 2];
+    // A row that is touched gets an age that no row has yet.
+    now.clock = std::max(now.clock, last.clock + (keys.empty() ? 0 : 1));
+    now.evicts_before = std::max(last.evicts_before, std::min(now.evicts_before, now.clock));
   }
   state_->header().positions[n % 2] = position;
   publish(state_->header().staged, n);
@@ -332,27 +341,48 @@ void Tables::update(std::size_t threads) {
   state.end_update(n);
 }
 
+// How many rows the tables have, and how many of them are evicted.
+std::pair<std::uint64_t, std::uint64_t> Tables::State::count_rows() const {
+  const Version v = header().version;
+  std::uint64_t all = 0;
+  std::uint64_t evicted = 0;
+  for (const Table& table : tables) {
+    const std::uint64_t rows = table.words->rows[v % 2];
+    all += rows;
+    for (std::uint64_t row = 0; row < rows; ++row)
+      evicted += std::uint64_t{table.is_evicted(row, v)};
+  }
+  return {all, evicted};
+}
+
 Status Tables::shrink() {
   HF_ASSERT(!fresh() && staged() == version());
-  const Version v = version();
-  const auto& tables = state_->tables;
-  const bool has_evicted = std::any_of(tables.begin(), tables.end(), [v](const Table& table) {
-    const auto& arguments = table.words->arguments;
-    return arguments[v % 2].evicts_before > arguments[(v + 1) % 2].evicts_before;
-  });
-  if (!has_evicted) return {};
+  std::vector<std::uint64_t> bounds;
+  for (const Table& table : state_->tables) {
+    bounds.push_back(table.words->arguments[version() % 2].evicts_before);
+  }
+  if (bounds == state_->looked_at) return {};
+  state_->looked_at = bounds;
+  const auto [all, evicted] = state_->count_rows();
+  if (evicted == 0 || evicted < all / kShareWorthACopy) return {};
   const std::string path = state_->path;
   auto smaller = State::make(path + kSmaller, state_->specs, state_->header().fixed.run_id);
   if (!smaller) return smaller.error();
   const Status moved = smaller->take_rows_of(*state_);
   if (!moved || ::rename(smaller->path.c_str(), path.c_str()) != 0) {
+    const Error error = os::system_error(cat("cannot rename ", smaller->path), errno);
     ::unlink(smaller->path.c_str());
-    return moved ? os::system_error(cat("cannot rename ", smaller->path), errno) : moved;
+    return moved ? error : moved;
   }
   smaller->path = path;
   smaller->pool = std::move(state_->pool);
+  smaller->looked_at = std::move(bounds);
   state_ = std::make_unique<State>(*std::move(smaller));
   return {};
+}
+
+void Tables::remove(const std::string& path) {
+  for (const char* end : {"", kSmaller, kNewSmaller}) ::unlink((path + end).c_str());
 }
 
 std::uint64_t Tables::digest() const {

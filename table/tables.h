@@ -45,6 +45,8 @@ class Tables {
   // the first difference). kWorld: no room; the file is damaged; its process lives.
   [[nodiscard]] static Result<Tables> open(const std::string& path, std::vector<Spec> specs,
                                            std::uint64_t run_id);
+  // Removes the file at a path, and what a process has left beside it that died in shrink().
+  static void remove(const std::string& path);
   Tables(Tables&&) noexcept;
   Tables& operator=(Tables&&) noexcept;
   ~Tables();  // Unmaps; the file stays.
@@ -58,6 +60,7 @@ class Tables {
   [[nodiscard]] std::uint64_t rows(std::size_t t) const;
   // The update count with which table t came to version(); 0: it was given none yet.
   [[nodiscard]] std::uint64_t updates(std::size_t t) const;
+  [[nodiscard]] std::uint64_t clock(std::size_t t) const;  // Arguments::clock of version().
   // Memory that the file takes, in bytes.
   [[nodiscard]] std::uint64_t bytes() const;
 
@@ -82,9 +85,10 @@ class Tables {
   void unstage();
   // Carries out the staged step on 1..16 threads. Requires: staged() == version() + 1.
   void update(std::size_t threads);
-  // Gives back the memory of the rows that the last update has evicted; takes as long as copying
-  // all others. A kill meanwhile changes nothing. Error (kWorld): there is no room for the others
-  // beside all; then nothing is changed. Requires: nothing is staged.
+  // Gives back the memory of evicted rows, if they are an eighth of all or more; takes as long as
+  // copying all others then. Looks only if rows may have been evicted since the last call. A kill
+  // meanwhile changes nothing. Error (kWorld): there is no room for the others beside all; then
+  // nothing is changed. Requires: nothing is staged.
   [[nodiscard]] Status shrink();
 
   // The same for equal rows in any order. Reads all rows.

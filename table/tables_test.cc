@@ -345,6 +345,7 @@ TEST(Tables, EvictRowsThatNoStepHasUpdated) {
   std::vector<Reference> references(specs.begin(), specs.end());
   Tables tables = open(path);
   const std::uint64_t never = 1'000'000'007;
+  std::uint64_t given_back = 0;  // By a process that did not make the step.
   for (Version n = 1; n <= 24; ++n) {
     add(tables, n);
     std::vector<Arguments> arguments(2, testing::arguments_of(n));
@@ -362,12 +363,16 @@ TEST(Tables, EvictRowsThatNoStepHasUpdated) {
       ASSERT_TRUE(shrunk) << shrunk.error().what;
       EXPECT_LT(tables.rows(0), before);
       EXPECT_EQ(tables.rows(0), references[0].keys().size());
-    } else if (n % 4 == 0) {
+    } else if (n % 4 == 0) {  // The next process finds what is to be given back.
       EXPECT_GT(tables.rows(0), references[0].keys().size());
       tables = open(path);
     } else {
       ASSERT_TRUE(tables.shrink());
-      EXPECT_EQ(tables.rows(0), before);
+      if (n % 8 != 5) {
+        EXPECT_EQ(tables.rows(0), before);
+      } else {
+        given_back += before - tables.rows(0);
+      }
     }
     EXPECT_EQ(tables.digest(), digest);
     for (std::size_t t = 0; t < 2; ++t) ASSERT_TRUE(testing::same(tables, t, references[t])) << n;
@@ -376,6 +381,7 @@ TEST(Tables, EvictRowsThatNoStepHasUpdated) {
     tables.read(0, std::span(&never, 1), value);
     EXPECT_EQ(value, references[0].values(never));
   }
+  EXPECT_GT(given_back, 0U);
 }
 
 TEST(Tables, MakeMissingFoldersAndReplaceFilesOfOtherRuns) {

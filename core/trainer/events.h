@@ -143,7 +143,7 @@ struct Return {
     kCommitted,
     kCommittedByPlan,  // The step was made after a fault, since all had staged it.
     kVoid,
-    kEnded,           // The training has ended. A server may hear it in any call.
+    kEnded,           // The training has ended. A server may hear it in any call, and ends then.
     kEndUnconfirmed,  // The scheduler has not answered.
     kFailed,          // The job can not go on, for `reason`: tell the scheduler.
     kOver,  // The job is over, for `reason`, which the scheduler knows or can not be told.

@@ -397,9 +397,9 @@ HF_API hf_status hf_table_define(hf_session* session, const hf_table* table, uin
 /* What the updates use from the step under way on; the same in all workers. Without a call: 0. */
 HF_API hf_status hf_table_set(hf_session* session, uint64_t table, double learning_rate,
                               double weight_decay);
-/* Has the step under way evict the rows that none of the last `steps` steps, this one included, has
- * updated. Such a row begins anew when it is used again, and its memory is given back. The same in
- * all workers, between hf_begin_step() and the step's end. HF_USER: 0 steps. */
+/* Has the step under way evict the rows whose last update was more than `steps` steps ago: they
+ * begin anew when they are used again. Only steps with a push to the table count. The same in all
+ * workers, after hf_begin_step(), which forgets what came before it. HF_USER: 0 steps. */
 HF_API hf_status hf_table_evict(hf_session* session, uint64_t table, uint64_t steps);
 /* Fills `rows` with the rows of `count` keys, as they are in hf_version(). A key may come several
  * times. */

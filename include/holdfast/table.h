@@ -80,9 +80,9 @@ class Table {
   // is made.
   [[nodiscard]] torch::Tensor pull(const torch::Tensor& ids);
 
-  // Evicts, when the step under way is made, the rows that none of the last `steps` steps, this one
-  // included, has updated. Such a row begins anew when it is used again, and its memory is given
-  // back. Only in a body of steps(), the same on all ranks.
+  // Evicts, when the step under way is made, the rows whose last update was more than `steps` steps
+  // ago: they begin anew when they are used again. Only steps that use the table count. Only in a
+  // body of steps(), the same on all ranks.
   void evict(std::uint64_t steps);
 
  private:

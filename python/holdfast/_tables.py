@@ -163,7 +163,7 @@ class Table:
         check(lib.hf_table_set(self._session.handle, self._number, learning_rate, weight_decay))
 
     def evict(self, steps: int) -> None:
-        """Have the step under way evict rows that none of its last `steps` steps has updated."""
+        """Have the step under way evict rows whose last update was more than `steps` ago."""
         check(lib.hf_table_evict(self._session.handle, self._number, steps))
 
     def pull(self, keys: int, count: int, rows: int) -> int:

@@ -93,9 +93,9 @@ def test_core_verify_sees_that_a_table_is_missing(tmp_path: Path) -> None:
 
 
 def test_core_verify_finds_the_server_of_its_own_job() -> None:
-    words = {"MS_ROLE": "MS_PSERVER", "MS_NODE_ID": "2", "MS_SCHED_PORT": f"none-{os.getpid()}"}
-    port = words["MS_SCHED_PORT"]
-    assert server_of(port, 2) is None
+    folder = f"/none-{os.getpid()}"
+    words = {"MS_ROLE": "MS_PSERVER", "MS_NODE_ID": "2", "_HOLDFAST_VERIFY": f"{folder}/plan.json"}
+    assert server_of(folder, 2) is None
     waits = "import sys; print(flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", waits],
@@ -104,8 +104,8 @@ def test_core_verify_finds_the_server_of_its_own_job() -> None:
         env={**os.environ, **words},
     ) as server:
         assert server.stdout is not None and server.stdout.readline() == b"\n"
-        assert server_of(port, 2) == server.pid
-        assert server_of(port, 3) is None and server_of("other", 2) is None
+        assert server_of(folder, 2) == server.pid
+        assert server_of(folder, 3) is None and server_of("/other", 2) is None
         assert "MS_NODE_ID=2" in environment_of(server.pid)
         assert server.stdin is not None
         server.stdin.close()

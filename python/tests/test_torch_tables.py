@@ -257,6 +257,34 @@ def test_torch_tables_evict_rows_with_the_same_bits(tmp_path: Path, calm: Result
     assert trained(tmp_path / "job", 2, kills, more={"evict": True}) == undisturbed
 
 
+# Results of state.once are versions of the state, and no steps.
+RECENT = """
+import json, sys
+import torch, holdfast.torch as hf
+hf.init()
+table = hf.Embedding(None, 2, optimizer="sgd", lr=0.5, initial=("constant", 1.0, 0))
+state = hf.State(torch.nn.ModuleList([table]))
+rows = lambda: table(torch.tensor([7, 100])).tolist()
+while state.n < 12:
+    with state.step():
+        table(torch.tensor([7 if state.n == 1 else 100 + state.n])).sum().backward()
+        if state.n == 11:
+            table.evict(unused_for=11)
+    for _ in range(3):
+        state.once(int)
+with torch.no_grad():
+    json.dump(rows(), open(f"{sys.argv[2]}/result-0", "w"))
+"""
+
+
+def test_torch_tables_evict_by_steps(tmp_path: Path) -> None:
+    job = start(tmp_path / "job", RECENT, {}, 1, ranks=1)
+    try:
+        assert job.end()[0] == [[0.5, 0.5], [1, 1]]
+    finally:
+        job.stop()
+
+
 @pytest.mark.kill
 def test_torch_tables_survive_the_scheduler(tmp_path: Path, calm: Results) -> None:
     kills = [

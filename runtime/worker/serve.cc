@@ -166,6 +166,11 @@ class Server {
     for (std::size_t t = 0; t < arguments.size(); ++t) {
       const std::uint64_t counted = tables_.updates(t) + (t < pushed_.size() && pushed_[t] ? 1 : 0);
       arguments[t].update_count = arguments[t].assigns != 0 ? 0 : counted;
+      arguments[t].clock = tables_.clock(t) + (t < pushed_.size() && pushed_[t] ? 1 : 0);
+      const std::uint64_t steps = std::exchange(arguments[t].evicts_before, 0);  // Of evict().
+      if (steps > 0 && steps <= arguments[t].clock) {
+        arguments[t].evicts_before = arguments[t].clock - steps + 1;
+      }
     }
     pushed_.clear();
     assigned_.clear();

@@ -37,8 +37,9 @@ class TableClient {
   // Error (kUser): numbers that make no sense.
   [[nodiscard]] Status set(std::size_t t, double learning_rate, double weight_decay);
 
-  // Has the step under way evict the rows of a table that none of the last `steps` steps, this one
-  // included, has updated: they begin anew when they are used again. The same in all workers.
+  // Has the step under way evict the rows of a table that were updated last more than `steps` steps
+  // ago: they begin anew when they are used again. Only steps with a push to the table count, this
+  // one included. The same in all workers. Forgotten when a step begins.
   // Error (kUser): 0 steps.
   [[nodiscard]] Status evict(std::size_t t, std::uint64_t steps);
 

@@ -116,7 +116,7 @@ class TableStore final : public StateStore {
     }
     const std::string path = tables_path(identity_, identity_.rank);
     if (!tables_.fresh()) {  // Left from a time before this rank was on another host.
-      ::unlink(path.c_str());
+      table::Tables::remove(path);
       auto anew = table::Tables::open(path, tables_.specs(), identity_.run_id);
       if (!anew) return anew.error();
       tables_ = *std::move(anew);
@@ -174,7 +174,7 @@ class TableStore final : public StateStore {
     for (const Rank ward : wards) {
       if (held_.contains(ward)) continue;
       const std::string path = held_tables_path(identity_, ward, identity_.rank);
-      ::unlink(path.c_str());
+      table::Tables::remove(path);
       auto held = table::Tables::open(path, tables_.specs(), identity_.run_id);
       if (!held) return no_copy(held.error());
       table::Arrival arrival(*held, identity_.run_id, tables_.version());
@@ -182,7 +182,7 @@ class TableStore final : public StateStore {
       const Status came = fetch(worker_, worker_.neighbours().location_of(ward), ward,
                                 tables_.version(), sink, stop);
       if (!came) {
-        ::unlink(path.c_str());
+        table::Tables::remove(path);
         return sink.has_refused() ? no_copy(came.error()) : came.error();
       }
       held_.emplace(ward, *std::move(held));
@@ -210,7 +210,7 @@ class TableStore final : public StateStore {
       if (held && !held->fresh() && !tables_.fresh()) {
         held_.emplace(ward, *std::move(held));
       } else {
-        ::unlink(path.c_str());
+        table::Tables::remove(path);
       }
     }
     settle();
@@ -230,7 +230,7 @@ class TableStore final : public StateStore {
   void drop_unless(IsKept is_kept) {
     std::erase_if(held_, [&](const auto& entry) {
       if (is_kept(entry.first, entry.second)) return false;
-      ::unlink(held_tables_path(identity_, entry.first, identity_.rank).c_str());
+      table::Tables::remove(held_tables_path(identity_, entry.first, identity_.rank));
       return true;
     });
   }

@@ -92,19 +92,23 @@ def _as_rank_0(folder: Path) -> str:
     from mindspore import context
 
     alike = context.get_auto_parallel_context("parallel_mode") == "data_parallel"
-    for file in sorted(folder.glob("rank_*/*.ckpt")):
+    files = [file for file in sorted(folder.glob("rank_*/*.ckpt")) if not file.is_symlink()]
+    if any(file.parent.name == "rank_0" for file in files):
+        return str(folder)
+    for file in files:
         rank = file.parent.name.removeprefix("rank_")
-        if rank == "0":
-            continue
         if not alike:
             return (
                 f"{folder}, and only rank {rank}'s: the parallel mode is not data_parallel, so "
                 "rank 0 may have had another one"
             )
         link = folder / "rank_0" / file.name.replace(f"rank_{rank}-", "rank_0-", 1)
-        link.parent.mkdir(exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            link.symlink_to(f"../{file.parent.name}/{file.name}")
+        try:
+            link.parent.mkdir(exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                link.symlink_to(f"../{file.parent.name}/{file.name}")
+        except OSError as error:  # As on a file system without links.
+            return f"{folder}, as rank {rank}'s: rank 0 can not have a link to it ({error})"
     return str(folder)
 
 

@@ -121,11 +121,11 @@ class Embedding(torch.nn.Module):
         self.rates.weight_decay = float(value)
 
     def evict(self, unused_for: int) -> None:
-        """Evict, when the step ends, rows that none of the last `unused_for` steps has updated.
+        """Evict, when the step ends, rows whose last update was more than `unused_for` steps ago.
 
-        A row that is evicted begins anew when it is looked up again, and its memory is given back.
-        Call it in a step, the same on all ranks; the step counts as one of them. Errors: UserError
-        if there is no step, or `unused_for` is below 1.
+        They begin anew when they are looked up again. Only steps with gradients for the table
+        count. Call it in a step, the same on all ranks. Errors: UserError if there is no step, or
+        `unused_for` is below 1.
         """
         if unused_for < 1:
             raise UserError(

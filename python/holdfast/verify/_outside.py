@@ -18,7 +18,7 @@ from holdfast.verify._faults import Orderer
 from holdfast.verify._places import OUTSIDE, Kill
 from holdfast.verify._plan import Order
 from holdfast.verify._records import Line, Rank, Record
-from holdfast.verify._served import environment_of, server_of
+from holdfast.verify._served import server_of
 
 _NUMBER: Final = re.compile(r"[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf")
 _EACH: Final = 4  # Kills of a rank in one run.
@@ -49,6 +49,7 @@ class Killer:
     def __init__(self, folder: Path, kills: Sequence[Kill], orderer: Orderer) -> None:
         """`folder`: where the trace is written. `orderer` is told of each step."""
         self._orderer = orderer
+        self._folder = str(folder.parent)
         self._trace = Trace(folder)
         self._kills = sorted(kills, key=lambda kill: kill.done)
         self._dead: set[int] = set()
@@ -70,9 +71,7 @@ class Killer:
 
     def _kill(self, kill: Kill, pid: int) -> None:
         if kill.server is not None:
-            told = (word.partition("=") for word in environment_of(pid))
-            port = next((value for name, _, value in told if name == "MS_SCHED_PORT"), "")
-            server = server_of(port, kill.server)
+            server = server_of(self._folder, kill.server)
             if server is None:
                 return
             pid = server

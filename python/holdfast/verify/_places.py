@@ -62,7 +62,6 @@ class Places:
         self._kills = kills
         self._folder = folder
         self._note = note
-        self._port = os.environ.get("MS_SCHED_PORT", "")  # MindSpore's face takes it away.
         self.rank = -1  # Unknown: nothing is killed.
         self.done = 0
         self.in_step = False
@@ -118,7 +117,7 @@ class Places:
         """Kill this process, or a server, unless an earlier process of the rank made this kill."""
         pid: int | None = os.getpid()
         if kill.server is not None:
-            pid = server_of(self._port, kill.server)
+            pid = server_of(self._folder, kill.server)
         if pid is None:
             return
         with contextlib.suppress(FileExistsError):

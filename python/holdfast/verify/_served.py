@@ -14,11 +14,12 @@ from typing import Any, Final
 FOLDER: Final = "tables"  # Of a run: the rows after its last step.
 
 
-def server_of(port: str, rank: int) -> int | None:
-    """Return the process of a server of the job whose scheduler has this port, if there is one."""
-    wanted = {f"MS_SCHED_PORT={port}", "MS_ROLE=MS_PSERVER", f"MS_NODE_ID={rank}"}
+def server_of(folder: str, rank: int) -> int | None:
+    """Return the process of a server of the run that has this folder, if there is one."""
+    wanted = {"MS_ROLE=MS_PSERVER", f"MS_NODE_ID={rank}"}
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        if wanted <= environment_of(int(pid)):
+        words = environment_of(int(pid))
+        if wanted <= words and any(word.endswith(f"={folder}/plan.json") for word in words):
             return int(pid)
     return None
 
