@@ -69,7 +69,7 @@ Result<Tables::State> Tables::State::make(const std::string& path, std::vector<S
     return Error{Blame::kUser, "the names of the tables are too long, all together"};
   }
   // A file system may be enlarged later, so addresses are for more than it has now.
-  std::uint64_t capacity = 4 * os::room_in(folder).all;
+  std::uint64_t capacity = 2 * os::room_in(folder).all;
   std::uint64_t bytes = 0;
   for ((void)regions_of(specs, capacity, bytes); bytes > kMostAddresses; capacity /= 2) {
     (void)regions_of(specs, capacity / 2, bytes);
