@@ -54,10 +54,7 @@ class Source {
     } else if (spec_.optimizer.rule == Rule::kFtrl) {
       return refused("it has no tensor `state`, from which ftrl computes the rows");
     }
-    std::uint64_t bytes = 0;
-    for (const Part& part : parts_) bytes += rows_ * part.bytes;
-    if (bytes != head_.bytes) return refused("its tensors overlap, or leave a gap");
-    return read_keys();
+    return fill_the_file() ? read_keys() : refused("its tensors overlap, or leave a gap");
   }
 
   // The rows from number `from` on, as they will be in the table.
@@ -134,6 +131,18 @@ class Source {
     }
     parts_.push_back({name, type, {}, bytes, head_.data + begin});
     return {};
+  }
+
+  // Whether each byte behind the head is of just one tensor.
+  [[nodiscard]] bool fill_the_file() const {
+    std::vector<Part> parts = parts_;
+    std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.at < b.at; });
+    std::uint64_t end = head_.data;
+    for (const Part& part : parts) {
+      if (part.at != end) return false;
+      end += rows_ * part.bytes;
+    }
+    return end == head_.data + head_.bytes;
   }
 
   Status find_rows() {

@@ -315,7 +315,32 @@ TEST_F(ImportedTables, AreRefusedFromFilesOfOtherKinds) {
               std::string::npos)
         << range;
   }
+  // Two tensors of 8 bytes in a file of 16: they share the first 8, and nobody has the rest.
+  const std::string twice = R"({"keys":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},)"
+                            R"("rows":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}})";
+  std::ofstream(file, std::ios::binary)
+      << with_length(twice.size(), twice) << std::string(16, '\0');
+  EXPECT_NE(import_table(file, saved, "plain").error().what.find("overlap, or leave a gap"),
+            std::string::npos);
+  const std::string deep(500'000, '[');
+  const std::string nested = cat(R"({"keys":{"dtype":)", deep, std::string(deep.size(), ']'), "}}");
+  EXPECT_NE(said_of(with_length(nested.size(), nested)).find("is not described as"),
+            std::string::npos);
   EXPECT_NE(import_table(folder.file("none"), saved, "plain").error().what.find("cannot open"),
+            std::string::npos);
+}
+
+TEST_F(ImportedTables, OfFtrlNeedAState) {
+  Servers ftrl(folder, "ftrl", 1,
+               {{.name = "ftrl", .values = 2, .optimizer = {.rule = Optimizer::Rule::kFtrl}}});
+  ftrl.begin();
+  const std::string there = folder.file("saved ftrl");
+  ASSERT_TRUE(save(ftrl.all[0], there, {ftrl.all[0].specs(), 5, 0, 1}, 0));
+  ASSERT_TRUE(save_manifest(there, {ftrl.all[0].specs(), 5, 0, 1}));
+  tensors({5}, numbers(2)).write(file);
+  const auto imported = import_table(file, there, "ftrl");
+  ASSERT_FALSE(imported);
+  EXPECT_NE(imported.error().what.find("no tensor `state`, from which ftrl computes the rows"),
             std::string::npos);
 }
 

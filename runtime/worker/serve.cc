@@ -164,9 +164,9 @@ class Server {
     // All servers count alike, also those of which no rows were meant. Rows that begin anew are
     // counted from the beginning.
     for (std::size_t t = 0; t < arguments.size(); ++t) {
-      const std::uint64_t counted = tables_.updates(t) + (t < pushed_.size() && pushed_[t] ? 1 : 0);
-      arguments[t].update_count = arguments[t].assigns != 0 ? 0 : counted;
-      arguments[t].clock = tables_.clock(t) + (t < pushed_.size() && pushed_[t] ? 1 : 0);
+      const std::uint64_t more = t < pushed_.size() && pushed_[t] ? 1 : 0;
+      arguments[t].update_count = arguments[t].assigns != 0 ? 0 : tables_.updates(t) + more;
+      arguments[t].clock = tables_.clock(t) + more;
       const std::uint64_t steps = std::exchange(arguments[t].evicts_before, 0);  // Of evict().
       if (steps > 0 && steps <= arguments[t].clock) {
         arguments[t].evicts_before = arguments[t].clock - steps + 1;

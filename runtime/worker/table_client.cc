@@ -253,8 +253,8 @@ collective::Verdict TableClient::end_step(Version n) {
     if (sent_[t] == TableCall::kAssign) arguments[t].assigns = 1;
   }
   sent_.clear();
-  for (const auto& [t, steps] : evicts_)
-    arguments[t].evicts_before = steps;  // See Server::stage().
+  // The servers make a clock of it (Server::stage).
+  for (const auto& [t, steps] : evicts_) arguments[t].evicts_before = steps;
   evicts_.clear();
   const auto bytes = std::as_writable_bytes(std::span(arguments));
   TableExchange exchange(*everyone_, workers_, specs_, current_->options());

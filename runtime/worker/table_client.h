@@ -105,8 +105,7 @@ class TableClient {
   // By table: what was sent to it in the step under way. The same in all workers; what set() has
   // set is not, in a process that has sent nothing yet.
   std::vector<TableCall> sent_;
-  std::map<std::size_t, std::uint64_t>
-      evicts_;  // In the step under way, by table: evict()'s steps.
+  std::map<std::size_t, std::uint64_t> evicts_;  // By table: the steps of evict() in this step.
 };
 
 }  // namespace holdfast::runtime
