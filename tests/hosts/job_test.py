@@ -271,7 +271,8 @@ class OneJob(unittest.TestCase):
     def test_links_cut_on_order_cost_no_bit(self):
         """Also while the job recovers from the end of a rank of the other host."""
         expected = self.one_host(4)
-        job = Job(self.folder / "cut-links", self.fleet(2), 2, 2, spares=1, hold=40, more=["--allow_inject"])
+        job = Job(self.folder / "cut-links", self.fleet(2), 2, 2, spares=1, hold=40, more=["--allow_inject"],
+                  env={"HOLDFAST_HOST_TIMEOUT": "4"})  # A busy machine is to lose links here, no host.
         job.until_step(39)
         ordered = [("cut", 0, 60, "compute"), ("cut", 3, 100, "commit"), ("kill", 2, 150, "sum"), ("cut", 0, 150, "recovery")]
         for kind, rank, step, phase in ordered:
