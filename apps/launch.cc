@@ -36,6 +36,10 @@ struct LaunchArguments {
   bool strict_rehearsals = false;
   std::string hang_timeout;
   bool allow_inject = false;
+  std::string snapshot;
+  std::string snapshot_every;
+  std::string snapshot_keep;
+  std::string resume;
   std::string forked = "none";
   int node_rank = -1;
   std::string local_worker_num;  // Empty: all.
@@ -142,6 +146,16 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
       ->check(CLI::Range(0.0, 31536000.0));
   app.add_flag("--allow_inject", arguments.allow_inject,
                "`holdfast inject` may have faults happen to this job (docs/drills.md)");
+  app.add_option("--snapshot", arguments.snapshot,
+                 "A folder of this job, the same on all hosts, for snapshots of the whole job "
+                 "(docs/snapshots.md)");
+  app.add_option("--snapshot_every", arguments.snapshot_every,
+                 "How often: 30s, 5min, 2h; or a number of steps (5min, if not given)");
+  app.add_option("--snapshot_keep", arguments.snapshot_keep,
+                 "How many snapshots are kept (2, if not given)");
+  app.add_option("--resume", arguments.resume,
+                 "Begin with the newest snapshot of this folder; auto: of --snapshot, if it has "
+                 "any");
   app.add_option("--spare_host", arguments.spare_host,
                  "True: this host has no workers until another host is lost; --local_worker_num "
                  "processes wait, ready, for its places")
@@ -160,6 +174,12 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
   app.add_option("--forked", arguments.forked)->group("")->check(CLI::IsMember(kForked));
   app.prefix_command();
   app.footer(kExitCodes);
+}
+
+// Processes of a job may have other working folders than its agent.
+std::string absolute(const std::string& path) {
+  std::error_code error;
+  return path.empty() ? path : std::filesystem::absolute(path, error).lexically_normal().string();
 }
 
 Forked forked(const std::string& word) {
@@ -332,6 +352,11 @@ int launch(const std::string& name, int argc, const char* const* argv,
   const bool strict = arguments.strict_rehearsals;
   const std::string hang_timeout = arguments.hang_timeout;
   const bool allow_inject = arguments.allow_inject;
+  const std::pair<const char*, std::string> about_snapshots[] = {
+      {"HOLDFAST_SNAPSHOT", absolute(arguments.snapshot)},
+      {"HOLDFAST_SNAPSHOT_EVERY", arguments.snapshot_every},
+      {"HOLDFAST_SNAPSHOT_KEEP", arguments.snapshot_keep},
+      {"HOLDFAST_RESUME", arguments.resume == "auto" ? "auto" : absolute(arguments.resume)}};
   auto options = finish(std::move(arguments), std::move(program));
   if (!options) return wrong(options.error().what);
   for (const auto& sentence : config::without_effect(environment)) say(sentence);
@@ -347,6 +372,9 @@ int launch(const std::string& name, int argc, const char* const* argv,
     runtime::set(options->environment, "HOLDFAST_HANG_TIMEOUT", hang_timeout);
   }
   if (allow_inject) runtime::set(options->environment, "HOLDFAST_ALLOW_INJECT", "1");
+  for (const auto& [variable, value] : about_snapshots) {
+    if (!value.empty()) runtime::set(options->environment, variable, value);
+  }
   const Status applied = apply(reference, options->environment);
   if (!applied) return wrong(applied.error().what);
   return runtime::run_agent(*options);

@@ -59,8 +59,8 @@ Result<Departure> departure(const std::string& path, Version version, std::uint6
 }
 
 // Checks that a file's head is what is expected, and computes which of its ranges have to come.
-Status Arrival::see(From from, const Head& head, const std::string& name) {
-  if (head.header.fixed.run_id != arena_.run_id()) {
+Status Arrival::see(From from, const Head& head, const std::string& name, bool of_any_run) {
+  if (!of_any_run && head.header.fixed.run_id != arena_.run_id()) {
     return Error{Blame::kPeer, cat("The arena ", name, " is of another run than ", arena_.path(),
                                    "; a copy would be wrong.")};
   }
@@ -147,7 +147,7 @@ Status Arrival::repair(const std::string& path, const Damage& damage) {
 Status Arrival::see(const Coming& coming) {
   const auto head = head_in(beginning_, coming.file_bytes, coming.name);
   if (!head) return head.error();
-  if (auto seen = see(coming.from, *head, coming.name); !seen) return seen;
+  if (auto seen = see(coming.from, *head, coming.name, coming.of_any_run); !seen) return seen;
   if (coming.ranges != expected_) {
     return Error{Blame::kPeer, cat("other parts come of ", coming.name, " than version ", version_,
                                    " has; start every rank with the same program")};

@@ -65,6 +65,7 @@ class Arrival {
     std::string name;  // For errors.
     std::uint64_t file_bytes = 0;
     std::vector<Range> ranges;
+    bool of_any_run = false;  // It is a snapshot's: an earlier run of the job has left it.
   };
   // The memory for the bytes of range number `range`. Call it when all earlier ranges have come;
   // range 0 begins the source anew. Error: what came is not what is expected.
@@ -82,7 +83,7 @@ class Arrival {
   [[nodiscard]] bool& is_here(From from) {
     return from == From::kRank ? state_is_here_ : rest_is_here_;
   }
-  Status see(From from, const Head& head, const std::string& name);
+  Status see(From from, const Head& head, const std::string& name, bool of_any_run = false);
   Status see(const Coming& coming);
   [[nodiscard]] std::span<std::byte> place_of(From from, const Range& range);
 

@@ -86,6 +86,24 @@ Status parse(const Row& row, std::string_view text, Drift& out) {
   return {};
 }
 
+// "30s", "5min", "1.5h"; a bare number is one of steps.
+Status parse(const Row& row, std::string_view text, Every& out) {
+  out = {};
+  if (whole(text, out.steps)) return out.steps > 0 ? Status{} : wrong(row, text);
+  constexpr std::pair<std::string_view, double> kUnits[] = {
+      {"ms", 0.001}, {"min", 60}, {"s", 1}, {"h", 3600}, {"m", 60}};
+  for (const auto& [unit, in_seconds] : kUnits) {
+    if (!text.ends_with(unit)) continue;
+    double number = 0;
+    if (!whole(text.substr(0, text.size() - unit.size()), number)) break;
+    const double seconds = number * in_seconds;
+    if (!std::isfinite(seconds) || seconds < 0.01 || seconds > 31536000) break;
+    out.time = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+    return {};
+  }
+  return wrong(row, text);
+}
+
 Status parse(const Row& row, std::string_view text, std::uint64_t& out) {
   return whole(text, out) ? Status{} : wrong(row, text);
 }
@@ -256,6 +274,8 @@ std::string allowed(const Row& row) {
                  ", or a negative one: never");
     case Kind::kDrift:
       return "end or warn";
+    case Kind::kEvery:
+      return "a whole number of steps from 1; or a time from 10ms to a year, as in 30s, 5min or 2h";
     case Kind::kProcess:
       return "three whole numbers with ':' between";
   }

@@ -17,6 +17,11 @@ namespace holdfast::config {
 
 enum class Role : std::uint8_t { kNone, kScheduler, kWorker, kServer };
 enum class Drift : std::uint8_t { kEnd, kWarn };
+// How often something is done: after so much time, or (if `steps` is not 0) after so many steps.
+struct Every {
+  Duration time{};
+  std::uint64_t steps = 0;
+};
 
 inline constexpr Duration kNever = std::chrono::hours(24 * 365);  // "never ends", in practice
 inline constexpr std::int64_t kMostWorkers = 10'000;              // collective::Group::kMaxRanks
@@ -31,6 +36,7 @@ enum class Kind : std::uint8_t {
   kBits,     // A whole number below 2^64.
   kSeconds,  // Decimals allowed; a negative number is kNever.
   kDrift,
+  kEvery,    // A whole number of steps; or a time: 30s, 5min, 1h.
   kSecret,   // A password. Its value is not kept: see take_secret().
   kProcess,  // A process: pid, start time and PID namespace, with ':' between.
 };
@@ -158,6 +164,17 @@ struct Secret {
     "1: a rehearsal that finds other bits than its rank ends the job.")                           \
   X(rehearsal_bytes, std::uint64_t, kBits, "HOLDFAST_REHEARSAL_BYTES", "1073741824", 0, 0,        \
     "What the exchanges of a step may bring a rank, so that it is recorded for a rehearsal.")     \
+  X(snapshot, std::string, kText, "HOLDFAST_SNAPSHOT", "", 0, 0,                                  \
+    "A folder of this job, the same on all its hosts, into which the agents write snapshots of "  \
+    "the whole job. Unset: none is made. Set by msrun --snapshot.")                               \
+  X(snapshot_every, Every, kEvery, "HOLDFAST_SNAPSHOT_EVERY", "5min", 0, 0,                       \
+    "How often a snapshot is made, if the one before is on the disk. Set by msrun "               \
+    "--snapshot_every.")                                                                          \
+  X(snapshot_keep, std::int32_t, kWhole, "HOLDFAST_SNAPSHOT_KEEP", "2", 1, 1000,                  \
+    "How many snapshots of the job are kept: the newest ones. Set by msrun --snapshot_keep.")     \
+  X(resume, std::string, kText, "HOLDFAST_RESUME", "", 0, 0,                                      \
+    "Begin with the newest whole snapshot of this folder, or with this snapshot. auto: with the " \
+    "newest in HOLDFAST_SNAPSHOT, if there is any. Unset: begin anew. Set by msrun --resume.")    \
   X(token_file, std::string, kText, "HOLDFAST_TOKEN_FILE", "", 0, 0,                              \
     "A file of this user alone (mode 600) whose first line is the job's token, by which its "     \
     "processes know one another. Unset: one is drawn, for the processes of one host.")            \

@@ -249,6 +249,9 @@ bool Training::begin(Index index, const trainer::Repair& work) {
       own.version = own.staged = kNoVersion;  // Half a copy counts as no version.
       own.content = kGarbage;
       return true;
+    case wire::Act::kLoad:
+      job_.checkers.violate("S8: a rank is to load a snapshot, and none was ever whole");
+      return false;
   }
   return false;
 }

@@ -82,6 +82,7 @@ std::string order(const wire::Order& order) {
   const auto at = [](const wire::Location& source) {
     return cat("rank ", source.holder, source.host.empty() ? "" : cat(" on ", source.host));
   };
+  if (order.act == wire::Act::kLoad) return cat("load ", order.snapshot);
   if (order.act != wire::Act::kReceive) return wire::name(order.act);
   const bool apart = order.private_source.holder != kNoRank;
   return cat(wire::name(order.act), " from ", at(order.source),
@@ -191,6 +192,15 @@ std::string to_words(const wire::Message& message) {
           [](const wire::Addresses& m) { return cat("Addresses of ", m.at.size(), " ranks"); },
           [](const wire::GroupLost& m) { return cat("GroupLost ", m.generation, ' ', m.pages); },
           [](const wire::Remark& m) { return cat("Remark: ", in_words(m.reason)); },
+          [](const wire::Snapshot& m) {
+            constexpr const char* kWords[] = {"take",  "taken",  "write",  "written",   "name",
+                                              "named", "missed", "failed", "unreadable"};
+            std::string text = cat("Snapshot of ", version(m.version), ": ",
+                                   kWords[static_cast<std::size_t>(m.word)]);
+            for (const auto& file : m.files) text += cat(' ', file.rank);
+            for (const auto& name : m.old) text += cat(", without ", name);
+            return text + (m.why.empty() ? "" : ", " + m.why);
+          },
           [](const wire::Got& m) {
             return m.found ? cat("Got ", m.key, ", version ", m.version) : std::string("Got none");
           },
@@ -247,6 +257,9 @@ std::string to_words(const member::Action& action) {
           [](const member::Released&) { return std::string("released"); },
           [](const member::Say& a) { return cat("to the user: ", in_words(a.reason)); },
           [](const member::BeDrilled&) { return std::string("be drilled"); },
+          [](const member::TakeSnapshot& a) {
+            return cat("take a snapshot of ", version(a.version), " in ", a.generation);
+          },
           [](const member::GiveUp& a) {
             return cat("give up ", a.success ? "well" : "badly", ": ", in_words(a.reason));
           },
@@ -298,7 +311,9 @@ std::string to_words(const trainer::Work& work) {
             return cat("exchange private parts of ", version(w.version));
           },
           [](const trainer::Arrive&) { return std::string("arrive at the commit barrier"); },
-          [](const trainer::Update&) { return std::string("update"); },
+          [](const trainer::Update& w) {
+            return std::string(w.keeps ? "update, and copy it for a snapshot" : "update");
+          },
           [](const trainer::Return& w) { return to_words(w); },
       },
       work);
@@ -349,6 +364,7 @@ std::string to_words(const agent::Action& action) {
           [](const agent::EndHost& a) {
             return std::string(a.stops ? "stop this host" : "kill this host");
           },
+          [](const agent::DoSnapshot& a) { return cat("do: ", to_words(wire::Message(a.order))); },
           [](const agent::Log& a) { return cat("to a log: ", in_words(a.reason)); },
           [](const agent::Stay& a) {
             return cat("stays for ", a.at_most.count() / 1'000'000, " ms with code ", a.code);

@@ -90,8 +90,12 @@ struct Fields<Location> {
 };
 template <>
 struct Fields<Order> {
-  static constexpr auto kList =
-      in_order(&Order::act, &Order::source, &Order::private_source, &Order::moved);
+  static constexpr auto kList = in_order(&Order::act, &Order::source, &Order::private_source,
+                                         &Order::moved, &Order::snapshot);
+};
+template <>
+struct Fields<SnapshotName> {
+  static constexpr auto kList = in_order(&SnapshotName::version, &SnapshotName::name);
 };
 template <>
 struct Fields<Formation> {
@@ -99,7 +103,7 @@ struct Fields<Formation> {
       in_order(&Formation::job, &Formation::run_id, &Formation::generation, &Formation::stage,
                &Formation::version, &Formation::recoveries, &Formation::roster, &Formation::orders,
                &Formation::cause, &Formation::success, &Formation::end, &Formation::drained,
-               &Formation::reached);
+               &Formation::reached, &Formation::snapshots, &Formation::loads);
 };
 template <>
 struct Fields<Remarked> {
@@ -194,6 +198,17 @@ struct Fields<Drill> {
 template <>
 struct Fields<Drilled> {
   static constexpr auto kList = in_order(&Drilled::reason);
+};
+template <>
+struct Fields<SnapshotFile> {
+  static constexpr auto kList =
+      in_order(&SnapshotFile::rank, &SnapshotFile::bytes, &SnapshotFile::digest);
+};
+template <>
+struct Fields<Snapshot> {
+  static constexpr auto kList = in_order(
+      &Snapshot::word, &Snapshot::generation, &Snapshot::version, &Snapshot::name, &Snapshot::files,
+      &Snapshot::old, bounded(&Snapshot::why, {.text_bytes = kMaxSentenceBytes}));
 };
 template <>
 struct Fields<HeldCopy> {

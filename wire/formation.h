@@ -50,9 +50,10 @@ enum class Act : std::uint8_t {
   kFinish,   // Make the staged update: it was committed elsewhere.
   kReceive,  // Copy everything from `source`.
   kBegin,    // Commit version 0 from what the program initialised.
+  kLoad,     // Give up what is held, and take the version from the snapshot.
 };
 [[nodiscard]] constexpr bool is_known(Act act) {
-  return act <= Act::kBegin;
+  return act <= Act::kLoad;
 }
 constexpr const char* name(Act act) {
   switch (act) {
@@ -64,6 +65,8 @@ constexpr const char* name(Act act) {
       return "receive";
     case Act::kBegin:
       return "begin";
+    case Act::kLoad:
+      return "load";
   }
   return "?";
 }
@@ -76,7 +79,15 @@ struct Order {
   Location private_source;
   // The rank has moved to this host. Copies that it may have held here for others are outdated.
   bool moved = false;
+  std::string snapshot;  // For kLoad: SnapshotName::name.
   bool operator==(const Order&) const = default;
+};
+
+// A snapshot on the disk that is whole: the state of all ranks at one version.
+struct SnapshotName {
+  Version version = 0;
+  std::string name;  // Of its folder.
+  bool operator==(const SnapshotName&) const = default;
 };
 
 // The most remarks of a job: all that come later are left out.
@@ -111,6 +122,10 @@ struct Formation {
   // The newest version that was known to be committed by some rank when this value was stored; not
   // less than `version`. Stored after the first step, and later only along with other changes.
   Version reached = 0;
+  std::vector<SnapshotName> snapshots;  // From which the job could begin again; the newest first.
+  // The ranks give up what they hold for the snapshot of `version`. Until all have it, what a rank
+  // has of other versions counts as nothing.
+  bool loads = false;
   bool operator==(const Formation&) const = default;
 };
 

@@ -20,7 +20,7 @@
 
 namespace holdfast::wire {
 
-inline constexpr std::uint32_t kProtocol = 17;  // Raised when an older peer could misunderstand us.
+inline constexpr std::uint32_t kProtocol = 18;  // Raised when an older peer could misunderstand us.
 
 // worker → scheduler, first on every connection; again after every reconnection.
 struct Register {
@@ -244,6 +244,39 @@ struct Drilled {
   bool operator==(const Drilled&) const = default;
 };
 
+// A file of a snapshot: what one rank has to give.
+struct SnapshotFile {
+  Rank rank = kNoRank;
+  std::uint64_t bytes = 0;
+  std::uint64_t digest = 0;  // Of all its bytes.
+  bool operator==(const SnapshotFile&) const = default;
+};
+enum class SnapshotWord : std::uint8_t {
+  kTake,     // scheduler → worker: once `version` is committed, copy what you have to give.
+  kTaken,    // worker → scheduler: it is copied.
+  kWrite,    // scheduler → agent: write what the ranks of `files` have copied to the disk.
+  kWritten,  // agent → scheduler: `files` are on the disk.
+  kName,     // scheduler → agent: `files` are all. Make the folder a snapshot, and remove `old`.
+  kNamed,    // agent → scheduler: the snapshot is whole.
+  kMissed,   // worker → scheduler, in place of kTaken: it has come too late.
+  kFailed,   // worker or agent → scheduler, in place of kTaken, kWritten or kNamed: `why`.
+  kUnreadable,  // worker → scheduler, in place of Repaired: `why` it can not load the snapshot.
+};
+[[nodiscard]] constexpr bool is_known(SnapshotWord word) {
+  return word <= SnapshotWord::kUnreadable;
+}
+// How a snapshot is made: core/controller/snapshots.h.
+struct Snapshot {
+  SnapshotWord word = SnapshotWord::kTake;
+  Generation generation = 0;  // kTake, kTaken, kMissed, kUnreadable
+  Version version = 0;
+  std::string name;  // Of its folder; not for kTake, kTaken, kMissed.
+  std::vector<SnapshotFile> files;
+  std::vector<std::string> old;
+  std::string why;
+  bool operator==(const Snapshot&) const = default;
+};
+
 // The private part of another rank's state, held on this host in case that rank's host is lost.
 struct HeldCopy {
   Rank ward = kNoRank;  // The rank whose private part it is.
@@ -447,13 +480,13 @@ using Message =
     std::variant<Register, Assignment, Refused, Waiting, AgentState, Evict, Report, Repaired,
                  Progress, JobProgress, Finished, Farewell, Failed, JobEnded, StatusQuery,
                  StatusReply, Heartbeat, Put, Kept, Get, Got, GroupLost, Places, Move, Moved,
-                 Addresses, AskAddresses, Inspect, Remark, Drill, Drilled>;
+                 Addresses, AskAddresses, Inspect, Remark, Drill, Drilled, Snapshot>;
 inline constexpr std::array<std::string_view, std::variant_size_v<Message>> kMessageNames = {
     "Register", "Assignment", "Refused",      "Waiting",     "AgentState", "Evict",
     "Report",   "Repaired",   "Progress",     "JobProgress", "Finished",   "Farewell",
     "Failed",   "JobEnded",   "StatusQuery",  "StatusReply", "Heartbeat",  "Put",
     "Kept",     "Get",        "Got",          "GroupLost",   "Places",     "Move",
     "Moved",    "Addresses",  "AskAddresses", "Inspect",     "Remark",     "Drill",
-    "Drilled"};
+    "Drilled",  "Snapshot"};
 
 }  // namespace holdfast::wire

@@ -172,6 +172,11 @@ struct Reason {
     kNotForHosts,     // count: the DrillKind
     kNoHost,          // host; detail: the hosts with agents of the job
     kAlone,           // rank: no other holds what it holds, so nobody would find a flipped bit
+    // Snapshots. Told to users.
+    kFromSnapshot,    // version; count: steps lost with the memory of all who had them; detail: its
+                      // name. What was planned, too.
+    kSnapshotFailed,  // version; rank or host; detail: why. The snapshot is left out.
+    kSnapshotUnreadable,  // version; rank; detail: why. Why a generation is formed, too.
   };
   Kind kind = Kind::kNone;
   Rank rank = kNoRank;
@@ -190,7 +195,7 @@ struct Reason {
   bool operator==(const Reason&) const = default;
 };
 [[nodiscard]] constexpr bool is_known(Reason::Kind kind) {
-  return kind <= Reason::Kind::kAlone;
+  return kind <= Reason::Kind::kSnapshotUnreadable;
 }
 
 }  // namespace holdfast::wire

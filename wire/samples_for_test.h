@@ -43,7 +43,7 @@ inline std::vector<Message> extreme_messages() {
                  kMost,
                  Stage::kEnded,
                  kMost,
-                 {Act::kBegin, {kMost32, "host", "endpoint"}, {kLeast32, "h", "e"}, true},
+                 {Act::kBegin, {kMost32, "host", "endpoint"}, {kLeast32, "h", "e"}, true, "s"},
                  kLeast32,
                  extreme_reason(),
                  kMost},
@@ -90,6 +90,13 @@ inline std::vector<Message> extreme_messages() {
       Remark{{.kind = Reason::Kind::kReplicas, .detail = "why"}},
       Drill{kLeast32, DrillKind::kCut, Doing::kEnded, kMost, 4294967295U, kMost, "a"},
       Drilled{{.kind = Reason::Kind::kNoDrills}},
+      Snapshot{SnapshotWord::kUnreadable,
+               kMost,
+               kMost,
+               "name",
+               {{kLeast32, kMost, kMost}, {}},
+               {"old", ""},
+               "why"},
   };
 }
 
@@ -107,7 +114,9 @@ inline Formation extreme_formation() {
       .success = true,
       .end = extreme_reason(),
       .drained = {"a", ""},
-      .reached = kMost};
+      .reached = kMost,
+      .snapshots = {{kMost, "name"}, {}},
+      .loads = true};
 }
 
 inline Remarked extreme_remark() {

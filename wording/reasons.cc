@@ -10,6 +10,7 @@
 #include "wire/messages.h"
 #include "wire/peer.h"
 #include "wording/drills.h"
+#include "wording/snapshots.h"
 
 namespace holdfast::wording {
 namespace {
@@ -514,6 +515,8 @@ std::string seen_by(const Reason& cause) {
       return {};
     case Kind::kImpossible:
       return "the scheduler, by what the rank said";
+    case Kind::kSnapshotUnreadable:
+      return cat("rank ", cause.rank, ", when it was to load it");
     default:
       return "the scheduler";
   }
@@ -546,6 +549,7 @@ std::string in_words(const Reason& reason) {
   text = of_rehearsal(reason);
   if (text.empty()) text = of_moves(reason);
   if (text.empty()) text = of_drill(reason);
+  if (text.empty()) text = of_snapshot(reason);
   if (!text.empty()) return text;
   text = of_training(reason);
   // Its sentence names the rank.

@@ -65,16 +65,20 @@ struct Received {
 struct Interrupted {  // The user, or whatever started the agent, wants the job to end.
   std::int32_t signal = 0;
 };
-struct GraceOver {};  // The grace period of processes that were asked to end is over.
-struct OutOfReach {   // No scheduler has been in reach for HOLDFAST_SCHEDULER_TIMEOUT.
+struct GraceOver {};   // The grace period of processes that were asked to end is over.
+struct SnapshotDone {  // Answers DoSnapshot.
+  wire::Snapshot answer;
+};
+struct OutOfReach {  // No scheduler has been in reach for HOLDFAST_SCHEDULER_TIMEOUT.
   std::string why;
 };
-using Event = std::variant<Started, Died, SpawnFailed, PauseOver, Looked, LinkUp, LinkDown,
-                           Received, Interrupted, GraceOver, OutOfReach, SpareReady, Inspected>;
+using Event =
+    std::variant<Started, Died, SpawnFailed, PauseOver, Looked, LinkUp, LinkDown, Received,
+                 Interrupted, GraceOver, OutOfReach, SpareReady, Inspected, SnapshotDone>;
 inline constexpr const char* kEventNames[] = {
-    "started",      "died",        "spawn failed", "pause over",  "looked",
-    "link up",      "link down",   "received",     "interrupted", "grace over",
-    "out of reach", "spare ready", "inspected"};
+    "started",      "died",        "spawn failed", "pause over",   "looked",
+    "link up",      "link down",   "received",     "interrupted",  "grace over",
+    "out of reach", "spare ready", "inspected",    "snapshot done"};
 static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
 
 // What must be done.
@@ -126,6 +130,11 @@ struct Inspect {  // Find out what this process does, without its help, and answ
   Process process = 0;
   std::string node_id;  // Its place.
 };
+// Write files of a snapshot to the disk, or name it, and answer with SnapshotDone. This may take
+// long, and nothing waits for it.
+struct DoSnapshot {
+  wire::Snapshot order;  // kWrite or kName
+};
 struct Say {
   wire::Reason reason;
 };
@@ -146,7 +155,7 @@ struct Exit {  // End the agent, once its messages are sent. No process of it ru
   bool drained = false;     // The job goes on without this agent.
 };
 using Action = std::variant<Spawn, Promote, Send, Kill, WantGrace, WantPause, Say, Exit,
-                            LeaveAddresses, Stay, Log, Inspect, EndHost>;
+                            LeaveAddresses, Stay, Log, Inspect, EndHost, DoSnapshot>;
 using Actions = std::vector<Action>;
 
 }  // namespace holdfast::agent

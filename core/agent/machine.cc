@@ -106,6 +106,11 @@ void Machine::receive(const wire::Evict& m) {
   if (!m.is_hung || stalls_.stands(m.node_id)) hangs_.receive(m);
 }
 
+void Machine::receive(const wire::Snapshot& m) {
+  using Word = wire::SnapshotWord;
+  if (m.word == Word::kWrite || m.word == Word::kName) job_.emit(DoSnapshot{m});
+}
+
 void Machine::receive(const wire::Drill& m) {
   if (!job_.options.takes_drills) return job_.emit(Say{{.kind = Reason::Kind::kNoDrills}});
   job_.emit(EndHost{.stops = m.kind == wire::DrillKind::kStop});

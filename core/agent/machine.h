@@ -49,6 +49,7 @@ class Machine {
   void on(const OutOfReach& e) { shutdown_.on(e); }
   void on(const SpareReady& e) { spares_.ready(e.process); }
   void on(const Inspected& e) { stalls_.on(e); }
+  void on(const SnapshotDone& e) { job_.emit(Send{e.answer}); }
 
   void receive(const wire::JobProgress& m);
   void receive(const wire::JobEnded& m) { shutdown_.receive(m); }
@@ -59,6 +60,7 @@ class Machine {
   void receive(const wire::Addresses& m);
   void receive(const wire::Waiting& m);
   void receive(const wire::Drill& m);
+  void receive(const wire::Snapshot& m);
   template <class Other>
   void receive(const Other&) {}
 

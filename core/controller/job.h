@@ -19,6 +19,14 @@
 
 namespace holdfast::controller {
 
+// Whether and when snapshots are made.
+struct SnapshotOptions {
+  bool wanted = false;
+  Duration every{};      // Time from one to the next,
+  Version steps = 0;     // and only at multiples of so many steps; 0: at any.
+  std::size_t keep = 2;  // So many are kept; at least 1.
+};
+
 struct Options {
   std::string job;
   std::uint64_t run_id = 0;        // 64 random bits, for a new formation.
@@ -40,6 +48,7 @@ struct Options {
   std::string own_agent;
   // Host of the scheduler that this one replaces, which has lost its lease: it may be lost as well.
   std::string suspect_host;
+  SnapshotOptions snapshots;
   bool comes_back = false;    // Somebody starts this scheduler again, however it ends.
   Duration agent_patience{};  // How long that agent is waited for after the job's end.
 };

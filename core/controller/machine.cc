@@ -25,10 +25,10 @@ bool is_for(PeerKind kind, const wire::Message& message) {
     case PeerKind::kWorker:
       return is_any<wire::Register, wire::Report, wire::Repaired, wire::Progress, wire::GroupLost,
                     wire::Remark, wire::Finished, wire::Failed, wire::Put, wire::Get,
-                    wire::Heartbeat, wire::AskAddresses>(message);
+                    wire::Heartbeat, wire::AskAddresses, wire::Snapshot>(message);
     case PeerKind::kAgent:
       return is_any<wire::AgentState, wire::Failed, wire::Put, wire::Get, wire::Heartbeat,
-                    wire::AskAddresses>(message);
+                    wire::AskAddresses, wire::Snapshot>(message);
     case PeerKind::kObserver:
       return is_any<wire::Heartbeat, wire::Move, wire::Drill>(message);
     case PeerKind::kPeer:
@@ -78,6 +78,7 @@ Actions Machine::step(Instant now, const Event& event) {
   job_.now = now;
   std::visit([&](const auto& e) { on(e); }, event);
   for (const Link link : job_.connections.take_dismissed()) forget_agent(link);
+  snapshots_.go_on();
   return job_.outbox.take();
 }
 
@@ -98,6 +99,7 @@ std::optional<Instant> Machine::deadline() const {
   consider(recovery_.deadline());
   consider(hosts_.deadline());
   consider(stalls_.deadline());
+  consider(snapshots_.deadline());
   return next;
 }
 
@@ -215,6 +217,7 @@ void Machine::on(const Unreadable& e) {
 
 void Machine::on(const Closed& e) {
   forget_agent(e.link);
+  snapshots_.closed(e.link);
   transfers_.closed(e.link);
   job_.connections.stop_waiting(e.link);
   owners_.assign_free_places();

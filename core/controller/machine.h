@@ -19,6 +19,7 @@
 #include "core/controller/recovery.h"
 #include "core/controller/remarks.h"
 #include "core/controller/rendezvous.h"
+#include "core/controller/snapshots.h"
 #include "core/controller/stalls.h"
 #include "core/controller/stragglers.h"
 #include "core/controller/transfers.h"
@@ -93,6 +94,7 @@ class Machine {
   void receive(Link link, const wire::Failed& m) { recovery_.receive(link, m); }
   void receive(Link link, const wire::Move& m) { transfers_.receive(link, m); }
   void receive(Link link, const wire::Drill& m) { drills_.receive(link, m); }
+  void receive(Link link, const wire::Snapshot& m) { snapshots_.receive(link, m); }
   void receive(Link link, const wire::AskAddresses& m) { rendezvous_.receive(link, m); }
   void receive(Link link, const wire::Put& m);
   void receive(Link link, const wire::Get& m);
@@ -115,6 +117,7 @@ class Machine {
   Remarks remarks_{job_};
   Recovery recovery_{job_, job_end_, rendezvous_, membership_, transfers_, remarks_};
   Drills drills_{job_, remarks_};
+  Snapshots snapshots_{job_, rendezvous_, remarks_};
   Stalls stalls_{job_};
   Stragglers stragglers_{job_, remarks_};
 };

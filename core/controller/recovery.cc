@@ -54,6 +54,11 @@ void Recovery::receive(Link link, const wire::Report& said_here) {
     m.version = m.staged = kNoVersion;
     m.held.clear();
   }
+  if (formation_.loads && m.version != formation_.version) {
+    // What it still has is to be given up for the snapshot.
+    m.version = m.staged = kNoVersion;
+    m.held.clear();
+  }
   const Said said = rendezvous_.said_by(rank, m);
   if (!is_sound(said)) return disbelieve(rank, m.version, said.told);
   roster_.alter(roster_.at(rank), [](Member& member) { member.joined = true; });
@@ -157,11 +162,23 @@ void Recovery::maybe_plan() {
   if (transfers_.carry_out(disbelieved)) return;
   const auto plan = planner::plan(rendezvous_.table(disbelieved, {}));
   // The job never goes back behind a version from which all ranks have gone on.
-  if (plan.possible && plan.version >= formation_.version) return rendezvous_.carry_out(plan);
+  if (plan.loads()) tell_of_snapshot(plan.version);
+  if (plan.loads() || (plan.possible && plan.version >= formation_.version)) {
+    return rendezvous_.carry_out(plan);
+  }
   const bool shared = plan.shard == kSharedState;
   job_end_.end(false, {.kind = Reason::Kind::kNoPlan,
                        .rank = shared ? kNoRank : plan.lacking,
                        .version = std::max(plan.version, formation_.version)});
+}
+
+void Recovery::tell_of_snapshot(Version version) {
+  const auto steps = std::max(formation_.reached, version) - version;
+  const Reason told{.kind = Reason::Kind::kFromSnapshot,
+                    .count = static_cast<std::int64_t>(steps),
+                    .version = version,
+                    .detail = rendezvous_.snapshot_of(version)};
+  remarks_.tell(kNoRank, told);
 }
 
 // This rank has made a step in the running generation. The last rank to do so ends the recovery.

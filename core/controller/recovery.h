@@ -49,6 +49,7 @@ class Recovery {
  private:
   void disbelieve(Rank rank, Version said, Version possible);
   [[nodiscard]] bool disbelieve_some(std::set<Rank>& ended);
+  void tell_of_snapshot(Version version);
   void proven(Rank rank, Version version);
   void reach(Version version);
   [[nodiscard]] bool contradicts_plan(Rank rank, const wire::Report& m) const;

@@ -178,6 +178,7 @@ planner::Table Rendezvous::table(const std::set<Rank>& disbelieved,
                        .finished = {},
                        .shards = {{kSharedState, {}}},
                        .reached = formation_.reached};
+  for (const auto& snapshot : formation_.snapshots) table.snapshots.push_back(snapshot.version);
   HeldCopies held = held_copies();
   for (auto& [ward, copies] : held) {
     std::erase_if(copies, [&](const planner::Copy& copy) {
@@ -210,6 +211,10 @@ void Rendezvous::carry_out(const planner::Plan& plan) {
   formation_.orders.resize(roster_.members().size());
   for (const auto& order : plan.orders) give(order);
   for (const Rank rank : moved_) formation_.orders[static_cast<std::size_t>(rank)].moved = true;
+  if (plan.loads()) {
+    formation_.loads = true;
+    for (auto& order : formation_.orders) order.snapshot = snapshot_of(plan.version);
+  }
   const bool first = begins(plan);
   job_.emit(Note{.kind = Note::Kind::kPlan,
                  .generation = formation_.generation,
@@ -221,6 +226,13 @@ void Rendezvous::carry_out(const planner::Plan& plan) {
   next_round();
 }
 
+std::string Rendezvous::snapshot_of(Version version) const {
+  const auto& all = formation_.snapshots;
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.version == version; });
+  return found == all.end() ? "" : found->name;
+}
+
 // The first round is what each rank does in its own arena, the second the copies: a source must
 // have the version before others copy from it. A rank has one order in a generation, so it is in
 // one round.
@@ -229,7 +241,7 @@ void Rendezvous::next_round() {
     if (++round_ > 2) return resume();
     for (Rank rank = 0; rank < roster_.world_size(); ++rank) {
       const auto act = formation_.orders[static_cast<std::size_t>(rank)].act;
-      const bool own = act == wire::Act::kFinish || act == wire::Act::kBegin;
+      const bool own = act != wire::Act::kKeep && act != wire::Act::kReceive;
       if (round_ == 1 ? own : act == wire::Act::kReceive) repairing_.insert(rank);
     }
   }
@@ -258,6 +270,7 @@ void Rendezvous::resume() {
   }
   moved_.clear();
   formation_.orders.clear();
+  formation_.loads = false;
   if (formation_.generation > 1) ++formation_.recoveries;
   ended_ = ended_rank();
   job_.store();

@@ -35,6 +35,8 @@ class Rendezvous {
   [[nodiscard]] planner::Table table(const std::set<Rank>& disbelieved,
                                      const std::set<Rank>& without) const;
   void carry_out(const planner::Plan& plan);
+  // The name of the newest snapshot of this version; empty: there is none.
+  [[nodiscard]] std::string snapshot_of(Version version) const;
   void receive(Link link, const wire::Repaired& m);
 
   // Whether all ranks have made a step in the running generation.

@@ -101,6 +101,7 @@ class Roster {
   // How many of the others have a process that has not reported yet.
   [[nodiscard]] std::size_t unjoined() const { return unjoined_; }
   [[nodiscard]] Version least_version() const { return versions_.begin()->first; }
+  [[nodiscard]] Version newest_version() const { return versions_.rbegin()->first; }
   [[nodiscard]] const std::map<std::string, std::set<Rank>>& owners() const { return owned_; }
   [[nodiscard]] const std::set<Rank>& owned_by(const std::string& agent_id) const;
   [[nodiscard]] const std::set<Rank>& free() const { return free_; }    // Member::is_free

@@ -61,6 +61,10 @@ struct Say {         // For the user, once.
 struct BeDrilled {
   wire::Drill drill;
 };
+struct TakeSnapshot {  // Copy this rank's part of a snapshot, once it is at the version.
+  Generation generation = 0;
+  Version version = 0;
+};
 struct GiveUp {  // The job is over, or this process has no place in it.
   bool success = false;
   wire::Reason reason;
@@ -68,8 +72,8 @@ struct GiveUp {  // The job is over, or this process has no place in it.
   bool stood_by = false;
   bool job_ended = false;
 };
-using Action =
-    std::variant<Send, RankGiven, Assigned, Released, Say, BeDrilled, GiveUp, AwaitAddresses>;
+using Action = std::variant<Send, RankGiven, Assigned, Released, Say, BeDrilled, TakeSnapshot,
+                            GiveUp, AwaitAddresses>;
 using Actions = std::vector<Action>;
 
 class Machine {
@@ -100,6 +104,11 @@ class Machine {
   void on(const wire::Waiting& m);
   void on(const wire::Drill& m) {
     if (settled_) actions_.push_back(BeDrilled{m});
+  }
+  void on(const wire::Snapshot& m) {
+    if (settled_ && m.word == wire::SnapshotWord::kTake) {
+      actions_.push_back(TakeSnapshot{m.generation, m.version});
+    }
   }
   void on(const wire::Farewell&) { actions_.push_back(Released{}); }
   void on(const wire::JobEnded& m) { give_up(m.success, m.reason, true); }

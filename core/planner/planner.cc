@@ -109,6 +109,17 @@ class Planner {
   Plan plan_;
 };
 
+// All ranks begin again from a snapshot.
+Plan load(const Table& table, Version version) {
+  Plan plan{.possible = true, .version = version, .orders = {}, .lacking = kNoRank, .shard = {}};
+  for (std::size_t s = 0; s < table.shards.size(); ++s) {
+    for (const Copy& copy : table.shards[s].copies) {
+      if (copy.holder < table.ranks) plan.orders.push_back({s, copy.holder, Act::kLoad, kNoRank});
+    }
+  }
+  return plan;
+}
+
 // Version 0, when nobody holds anything.
 Plan begin(const Table& table) {
   Plan plan{.possible = true, .version = 0, .orders = {}, .lacking = kNoRank, .shard = {}};
@@ -130,11 +141,15 @@ Plan plan(const Table& table) {
       if (copy.staged <= table.reached) versions.insert(copy.staged);
     }
   }
-  if (versions.empty() && !damaged && table.reached == 0) return begin(table);
+  std::set<Version> loadable;
+  if (table.finished.empty()) loadable.insert(table.snapshots.begin(), table.snapshots.end());
+  if (versions.empty() && !damaged && table.reached == 0 && loadable.empty()) return begin(table);
+  versions.insert(loadable.begin(), loadable.end());
   Plan best;
   for (const Version version : versions) {
     Plan candidate = Planner(table, version).reach();
     if (candidate.possible) return candidate;
+    if (loadable.contains(version)) return load(table, version);
     candidate.orders.clear();
     if (best.lacking == kNoRank) best = std::move(candidate);
   }

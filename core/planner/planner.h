@@ -41,6 +41,7 @@ struct Table {
   std::set<Holder> finished;  // Ranks whose training has ended: their copies can only be read.
   std::vector<Shard> shards;
   Version reached = 0;  // Newest version known to be committed, even if nobody has it now.
+  std::vector<Version> snapshots = {};  // All ranks could begin again from each of these.
 };
 
 using wire::Act;
@@ -59,6 +60,9 @@ struct Plan {
   std::vector<Order> orders;  // One for each copy of a rank, and for each other source.
   Rank lacking = kNoRank;     // If impossible: a rank that can not reach the version,
   std::string shard;          // and the shard that it lacks.
+
+  // Whether all ranks begin again from a snapshot.
+  [[nodiscard]] bool loads() const { return !orders.empty() && orders.front().act == Act::kLoad; }
 };
 
 // Chooses the greatest version v that every rank can reach in each of its shards. Tried are the
@@ -70,8 +74,13 @@ struct Plan {
 //   committed somewhere, so all ranks had staged it and all gradients are complete;
 // - by receiving v from a holder whose copy reaches v in one of these two ways.
 //
-// If nobody holds anything and no step was ever committed, the plan begins version 0: the lowest
-// rank of each shard makes it and the others receive it, or each rank makes its own (starts_alone).
+// A version of a snapshot can be reached by all ranks together: each gives up what it has (kLoad).
+// That is the last rung: it is not chosen if the ranks can reach the same or a greater version by
+// themselves, nor if a rank's training has ended.
+//
+// If nobody holds anything, there is no snapshot, and no step was ever committed, the plan begins
+// version 0: the lowest rank of each shard makes it and the others receive it, or each rank makes
+// its own (starts_alone).
 //
 // possible == false: no version will do.
 [[nodiscard]] Plan plan(const Table& table);

@@ -173,6 +173,9 @@ bool is_right(const Table& table, const Plan& plan, const Order& order) {
       // The source is complete in time only if it does not receive as well.
       return source != nullptr && before != nullptr && before->act != Act::kReceive;
     }
+    case Act::kLoad:
+      return !finished && order.holder < table.ranks &&
+             std::count(table.snapshots.begin(), table.snapshots.end(), plan.version) > 0;
   }
   return false;
 }
@@ -209,6 +212,31 @@ TEST(Planner, ChoosesTheGreatestVersionThatAllCanReach) {
     ASSERT_EQ(made.possible, greatest.has_value());
     if (greatest) {
       ASSERT_EQ(made.version, *greatest);
+    }
+  });
+}
+
+// All load, or none: what a rank still has does not mix with a snapshot.
+TEST(Planner, LoadsASnapshotOnlyIfTheRanksCanNotReachThatVersionOrALaterOne) {
+  for_all_tables(kMost, [&](Table table) {
+    table.snapshots = {0, 1};
+    std::optional<Version> greatest;
+    for (const Version v : versions_in(table)) {
+      if (reachable(table, v)) greatest = v;
+    }
+    const bool loads = table.finished.empty() && greatest.value_or(0) < 1;
+    const Plan made = plan(table);
+    ASSERT_EQ(made.loads(), loads);
+    if (!loads) return;
+    ASSERT_EQ(made.version, 1U);
+    for (const Order& order : made.orders) {
+      ASSERT_EQ(order.act, Act::kLoad);
+      ASSERT_TRUE(is_right(table, made, order));
+    }
+    for (std::size_t s = 0; s < table.shards.size(); ++s) {
+      for (const Copy& copy : table.shards[s].copies) {
+        ASSERT_EQ(order_of(made, s, copy.holder) != nullptr, copy.holder < table.ranks);
+      }
     }
   });
 }

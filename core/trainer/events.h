@@ -70,7 +70,9 @@ struct Arrived {
   Outcome outcome = Outcome::kDone;
   std::string why;
 };
-struct Updated {};
+struct Updated {
+  std::string error;  // Of Update::keeps; empty: done.
+};
 // Memory errors have taken pages that this rank trains with. Brought by the training thread as soon
 // as it finds that, and it has not arrived at a commit barrier that is still open.
 struct PagesLost {
@@ -86,6 +88,10 @@ struct GroupStopped {  // StopGroup is carried out.
 };
 // After a sum has failed, none is under way any more. Brought by the thread of the sums.
 struct SumsIdle {};
+struct SnapshotAsked {  // The scheduler wants this rank's part of a snapshot.
+  Generation generation = 0;
+  Version version = 0;
+};
 struct Released {};  // The end of the training is on record.
 struct JobOver {
   bool success = false;
@@ -100,13 +106,14 @@ struct TimePassed {};
 
 using Event = std::variant<JoinCalled, StepBegun, StepEnded, EndCalled, Repaired, Formed, NotFormed,
                            LeftGroup, SumsDone, Staged, CopiesExchanged, Arrived, Updated,
-                           PagesLost, Assigned, GroupStopped, SumsIdle, Released, JobOver,
-                           OutOfReach, InReach, TimePassed>;
+                           PagesLost, Assigned, GroupStopped, SumsIdle, SnapshotAsked, Released,
+                           JobOver, OutOfReach, InReach, TimePassed>;
 inline constexpr const char* kEventNames[] = {
-    "join called", "step begun",   "step ended", "end called",    "repaired",         "formed",
-    "not formed",  "left group",   "sums done",  "staged",        "copies exchanged", "arrived",
-    "updated",     "pages lost",   "assigned",   "group stopped", "sums idle",        "released",
-    "job over",    "out of reach", "in reach",   "time passed"};
+    "join called",      "step begun", "step ended",     "end called", "repaired",
+    "formed",           "not formed", "left group",     "sums done",  "staged",
+    "copies exchanged", "arrived",    "updated",        "pages lost", "assigned",
+    "group stopped",    "sums idle",  "snapshot asked", "released",   "job over",
+    "out of reach",     "in reach",   "time passed"};
 static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
 
 // ---- What the training thread must do, in this order ----
@@ -131,7 +138,10 @@ struct ExchangeCopies {
   Version version = 0;
 };
 struct Arrive {};  // At the commit barrier.
-struct Update {};  // Make the staged step, also in what is held for others.
+struct Update {    // Make the staged step, also in what is held for others.
+  // Then copy what this rank has to give for a snapshot of this version.
+  bool keeps = false;
+};
 
 // Back to the program.
 struct Return {

@@ -63,6 +63,7 @@ class Machine {
   void on(const Assigned& e) { recovery_.on(e); }
   void on(const GroupStopped& e) { recovery_.on(e); }
   void on(const SumsIdle& e) { recovery_.on(e); }
+  void on(const SnapshotAsked& e) { step_.on(e); }
   void on(const Released& e) { end_.on(e); }
   void on(const JobOver& e) { end_.on(e); }
   void on(const OutOfReach& e) { end_.on(e); }

@@ -150,6 +150,9 @@ void Recovery::repair(Repair work) {
 void Recovery::on(const Repaired& e) {
   HF_ASSERT(training_.state == State::kRepairing);
   training_.holding = e.holding;
+  if (!e.too_late && !e.error.empty() && repair_.order.act == wire::Act::kLoad) {
+    return say_unreadable(e.error);
+  }
   if (!e.too_late && (!e.error.empty() || e.holding.version != repair_.version)) {
     return call_.fail({.kind = Reason::Kind::kNotRepaired,
                        .count = static_cast<std::int64_t>(repair_.order.act),
@@ -167,6 +170,21 @@ void Recovery::on(const Repaired& e) {
   } else {
     report();
   }
+  rest();
+}
+
+// There may be an older snapshot, so the job need not end.
+void Recovery::say_unreadable(std::string why) {
+  training_.enter(State::kParked);
+  if (why.size() > wire::kMaxSentenceBytes) why.resize(wire::kMaxSentenceBytes);
+  training_.say(wire::Snapshot{.word = wire::SnapshotWord::kUnreadable,
+                               .generation = repair_.generation,
+                               .version = repair_.version,
+                               .name = repair_.order.snapshot,
+                               .files = {},
+                               .old = {},
+                               .why = std::move(why)});
+  if (repair_.generation < training_.stopped_for) report();
   rest();
 }
 

@@ -1,6 +1,7 @@
 #include "core/trainer/step_commit.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/assert.h"
 
@@ -62,11 +63,17 @@ void StepCommit::on(const Arrived& e) {
 
 void StepCommit::update() {
   training_.enter(State::kUpdating);
-  training_.work(Update{});
+  if (asked_ && asked_->generation != training_.generation) asked_.reset();
+  training_.work(Update{.keeps = asked_ && asked_->version == target_});
 }
 
-void StepCommit::on(const Updated&) {
+void StepCommit::on(const Updated& e) {
   HF_ASSERT(training_.state == State::kUpdating);
+  if (asked_ && asked_->version <= target_) {
+    using Word = wire::SnapshotWord;
+    say(e.error.empty() ? Word::kTaken : Word::kFailed, *std::exchange(asked_, std::nullopt),
+        e.error);
+  }
   Holding& holding = training_.holding;
   holding.version = holding.staged = target_;
   // Copies that are held for others and lack this step are of no use any more.
@@ -84,6 +91,24 @@ void StepCommit::on(const Updated&) {
     training_.say(wire::Progress{generation, target_, loss_});
   }
   call_.answer(Return::What::kCommitted);
+}
+
+// The scheduler asks before it knows of the newest step. So it may come too late, and asks again.
+void StepCommit::on(const SnapshotAsked& e) {
+  const bool is_made = e.version <= training_.holding.version ||
+                       (training_.state == State::kUpdating && e.version <= target_);
+  if (is_made || e.generation != training_.generation) return say(wire::SnapshotWord::kMissed, e);
+  asked_ = e;
+}
+
+void StepCommit::say(wire::SnapshotWord word, const SnapshotAsked& asked, std::string why) {
+  training_.say(wire::Snapshot{.word = word,
+                               .generation = asked.generation,
+                               .version = asked.version,
+                               .name = {},
+                               .files = {},
+                               .old = {},
+                               .why = std::move(why)});
 }
 
 void StepCommit::met(Outcome outcome, const std::string& why) {

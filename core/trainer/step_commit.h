@@ -2,6 +2,7 @@
 // of private parts, the commit barrier and the update.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/ids.h"
@@ -22,22 +23,25 @@ class StepCommit {
   void on(const Staged&);
   void on(const CopiesExchanged& e);
   void on(const Arrived& e);
-  void on(const Updated&);
+  void on(const Updated& e);
+  void on(const SnapshotAsked& e);
 
   [[nodiscard]] Version target() const { return target_; }
 
  private:
   void arrive();
   void update();
+  void say(wire::SnapshotWord word, const SnapshotAsked& asked, std::string why = {});
   void met(Outcome outcome, const std::string& why);
 
   Training& training_;
   ProgramCall& call_;
   GroupMembership& group_;
-  Version target_ = 0;              // The version that the newest step makes.
-  double loss_ = 0;                 // The loss in that step.
-  Generation told_generation_ = 0;  // In the last Progress.
-  Instant told_at_{};               // When that was said.
+  Version target_ = 0;                  // The version that the newest step makes.
+  double loss_ = 0;                     // The loss in that step.
+  std::optional<SnapshotAsked> asked_;  // Of a version that is not made yet.
+  Generation told_generation_ = 0;      // In the last Progress.
+  Instant told_at_{};                   // When that was said.
 };
 
 }  // namespace holdfast::trainer

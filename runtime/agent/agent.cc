@@ -27,6 +27,7 @@
 #include "runtime/agent/children.h"
 #include "runtime/agent/launch.h"
 #include "runtime/agent/log_folder.h"
+#include "runtime/agent/snapshot_writer.h"
 #include "runtime/jobs/addresses_file.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
@@ -71,6 +72,7 @@ class Agent {
     options_.terminal->say((warns ? "WARNING: " : "") + wording::in_words(action.reason));
   }
   void carry_out(const agent::Inspect& action);
+  void carry_out(const agent::DoSnapshot& action) { snapshots_.begin(action.order); }
   void carry_out(const agent::Log& action);
   void carry_out(const agent::Stay& action);
   void carry_out(const agent::EndHost& action);
@@ -88,6 +90,7 @@ class Agent {
   LogFolder logs_;
   Children children_;
   Inspector inspector_;
+  SnapshotWriter snapshots_;
   io::Trace trace_;
   SchedulerLink link_{
       loop_,
@@ -212,7 +215,15 @@ Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<vo
           },
           [this](agent::SpareReady ready) { step(ready); }),
       inspector_(loop_, options.launcher,
-                 [this](agent::Inspected found) { step(std::move(found)); }) {
+                 [this](agent::Inspected found) { step(std::move(found)); }),
+      snapshots_(loop_,
+                 {.folder = launch.settings.snapshot,
+                  .job_directory = launch.job_directory,
+                  .job = launch.settings.job,
+                  .program = program_of(options),
+                  .world_size = options.worker_num + options.server_num,
+                  .servers = options.server_num},
+                 [this](wire::Snapshot answer) { step(agent::SnapshotDone{std::move(answer)}); }) {
   // prepare() has checked the folder. If it has vanished since, the trace is lost, but the job
   // runs.
   if (auto trace = open_trace(launch.settings, "agent")) trace_ = *trace;

@@ -17,6 +17,7 @@
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
 #include "runtime/jobs/membership.h"
+#include "runtime/jobs/snapshots.h"
 #include "runtime/scheduler/leadership.h"
 #include "runtime/scheduler/say.h"
 #include "runtime/scheduler/server.h"
@@ -178,9 +179,13 @@ Result<bool> open_journal(Opened& opened, const Leadership* leads, std::uint64_t
     case controller::Takeover::kBegin:
       break;
   }
+  const auto resumed = resume_by(settings);
+  if (!resumed) return resumed.error();
+  for (const auto& remark : resumed->remarks) say(remark);
   // Stored at once: an older job's formation must not be found by our own successor.
   opened.memory.formation = wire::Formation{
       .job = settings.job, .run_id = settings.run != 0 ? settings.run : os::random_bits()};
+  opened.memory.formation->snapshots = resumed->snapshots;
   const auto begun = opened.journal->begin(*opened.memory.formation);
   return begun ? Result(true) : begun.error();
 }

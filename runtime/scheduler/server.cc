@@ -54,6 +54,10 @@ controller::Options machine_options(const Opened& opened) {
           .boot = os::boot_name(),
           .own_agent = agent_of(settings),
           .suspect_host = opened.suspect_host,
+          .snapshots = {.wanted = !settings.snapshot.empty(),
+                        .every = settings.snapshot_every.time,
+                        .steps = settings.snapshot_every.steps,
+                        .keep = static_cast<std::size_t>(settings.snapshot_keep)},
           .comes_back = settings.enable_recovery,
           .agent_patience = kAgentPatience};
 }

@@ -22,6 +22,7 @@
 #include "os/host.h"
 #include "os/lost_pages.h"
 #include "os/shared_file.h"
+#include "runtime/worker/arena_parts.h"
 #include "runtime/worker/fetch.h"
 #include "runtime/worker/ownership.h"
 #include "runtime/worker/rehearsal.h"
@@ -209,6 +210,21 @@ class ArenaStore final : public StateStore {
     return {};
   }
 
+  [[nodiscard]] Status keep(const std::string& path) override {
+    return write_part(arena_, part_options(arena_.version()), path);
+  }
+  [[nodiscard]] Result<Received> load(const std::string& dir, const std::string& name,
+                                      Version version) override {
+    forget_held();
+    auto loaded = load_parts(arena_, part_options(version), version, dir, name);
+    if (!loaded) {
+      arena_.invalidate();
+      return loaded.error();
+    }
+    is_copy_ = has_remains_ = false;
+    return Received{.bytes = *loaded};
+  }
+
   void forget_held() override {
     for (const auto& [ward, held] : held_) ::unlink(held.path().c_str());
     held_.clear();
@@ -266,6 +282,11 @@ class ArenaStore final : public StateStore {
   }
 
  private:
+  [[nodiscard]] PartOptions part_options(Version version) const {
+    return {.rank = identity_.rank,
+            .workers = identity_.world_size,
+            .shared_bytes = privacy_.shared_bytes(version)};
+  }
   [[nodiscard]] arena::Damage damage() const {
     return arena::damage_of(arena_, privacy_.shared_bytes(arena_.fresh() ? 0 : arena_.version()),
                             updated_at_ != arena_.version());

@@ -52,7 +52,8 @@ struct Session::Parts {
   void do_work(const trainer::Stage& work);
   void do_work(const trainer::ExchangeCopies& work);
   void do_work(const trainer::Arrive&);
-  void do_work(const trainer::Update&);
+  void do_work(const trainer::Update& work);
+  [[nodiscard]] std::string keep_part();
 
   [[nodiscard]] Version version() const { return store->holding().version; }
   [[nodiscard]] Error error_of(const trainer::Return& result);

@@ -10,9 +10,11 @@
 #include "base/text.h"
 #include "core/planner/holders.h"
 #include "io/loop.h"
+#include "os/files.h"
 #include "os/folder.h"
 #include "os/lost_pages.h"
 #include "os/slice.h"
+#include "runtime/jobs/snapshots.h"
 #include "runtime/worker/session_parts.h"
 #include "wording/reasons.h"
 
@@ -116,6 +118,16 @@ void Session::Parts::do_work(const trainer::Repair& work) {
         repaired = came.error();
       }
       break;
+    case wire::Act::kLoad: {
+      const std::string& name = work.order.snapshot;
+      const std::string dir = folder_with(worker.settings(), name);
+      if (const auto came = store->load(dir, name, work.version)) {
+        received = *came;
+      } else {
+        repaired = came.error();
+      }
+      break;
+    }
   }
   if (repaired && !worker.solo()) {
     worker.trace().event("repair", {{"rank", identity.rank},
@@ -311,15 +323,27 @@ std::string Session::Parts::why_not_done() const {
   return why.empty() ? everyone->why() : why;
 }
 
-void Session::Parts::do_work(const trainer::Update&) {
+// Copies this rank's part of a snapshot to where its agent takes it from. Returns why it could not.
+std::string Session::Parts::keep_part() {
+  const std::string prefix = parts_begin(identity.rank);
+  for (const std::string& former : os::names_in(identity.directory)) {
+    if (former.starts_with(prefix)) ::unlink(cat(identity.directory, '/', former).c_str());
+  }
+  const Status kept = store->keep(cat(identity.directory, '/', prefix, version()));
+  return kept ? "" : kept.error().what;
+}
+
+void Session::Parts::do_work(const trainer::Update& work) {
   now(Doing::kUpdating);
   store->update(static_cast<std::size_t>(worker.settings().update_threads));
   worker.note_step(version());
   board->steps.fetch_add(1, std::memory_order_relaxed);
   trace_step();
   was_used = true;  // What is lost by now is of the version that was made.
-  (void)has_lost_pages();
-  worker.tell(trainer::Updated{});
+  const bool has_lost = has_lost_pages();
+  std::string why;
+  if (work.keeps) why = has_lost ? "memory errors have taken pages of the state" : keep_part();
+  worker.tell(trainer::Updated{std::move(why)});
 }
 
 bool Session::Parts::has_lost_pages() {

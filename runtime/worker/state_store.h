@@ -84,6 +84,14 @@ class StateStore {
   // take it. Requires: no step is staged.
   [[nodiscard]] virtual Status show(const std::string& path) = 0;
 
+  // Writes what this rank has to give for a snapshot of version() to a new file: its part.
+  // Requires: no step is staged.
+  [[nodiscard]] virtual Status keep(const std::string& path) = 0;
+  // Gives up all that is held, and takes `version` from the snapshot `name` in the folder `dir`.
+  // After an error nothing is held.
+  [[nodiscard]] virtual Result<Received> load(const std::string& dir, const std::string& name,
+                                              Version version) = 0;
+
   // Drops all that is held for other ranks, because this rank has been on another host since.
   virtual void forget_held() = 0;
 

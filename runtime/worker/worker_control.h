@@ -55,6 +55,7 @@ struct Worker::Control {
   void do_it(member::AwaitAddresses&) { lookup.begin(); }
   void do_it(member::Released&) { tell(trainer::Released{}); }
   void do_it(member::Say& a);
+  void do_it(member::TakeSnapshot& a) { tell(trainer::SnapshotAsked{a.generation, a.version}); }
   void do_it(member::BeDrilled& a) {
     if (settings.allow_inject) return drills.order(a.drill);
     std::fprintf(stderr,

@@ -1,0 +1,210 @@
+#include "core/controller/snapshots.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/text.h"
+
+namespace holdfast::controller {
+
+using wire::Reason;
+using wire::SnapshotWord;
+using wire::Stage;
+
+namespace {
+
+constexpr Version kMostAhead = Version{1} << 20;
+constexpr Version kLeastAhead = 2;
+
+std::string hex(std::uint64_t number) {
+  std::string digits(16, '0');
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    digits[i] = "0123456789abcdef"[(number >> (60 - 4 * i)) & 15];
+  }
+  return digits;
+}
+
+}  // namespace
+
+wire::Snapshot Snapshots::word(SnapshotWord word) const {
+  return {.word = word,
+          .generation = generation_,
+          .version = version_,
+          .name = word == SnapshotWord::kTake ? "" : name_,
+          .files = {},
+          .old = {},
+          .why = {}};
+}
+
+// Once a rank has ended its training, it gives nothing any more.
+bool Snapshots::may_begin() const {
+  return job_.options.snapshots.wanted && job_.formation.stage == Stage::kRunning &&
+         rendezvous_.is_proven() && rendezvous_.ended() == kNoRank;
+}
+
+std::optional<Instant> Snapshots::deadline() const {
+  return state_ == State::kIdle && !again_ && may_begin() ? next_ : std::nullopt;
+}
+
+void Snapshots::go_on() {
+  if (!job_.options.snapshots.wanted) return;
+  const bool runs = job_.formation.stage == Stage::kRunning &&
+                    job_.formation.generation == generation_ && rendezvous_.ended() == kNoRank;
+  // What is being written was committed, and is not touched by a fault.
+  if (state_ == State::kTaking && !runs) {
+    state_ = State::kIdle;
+    again_ = true;
+  }
+  if (state_ != State::kIdle || !may_begin()) return;
+  if (!next_) next_ = job_.now + job_.options.snapshots.every;
+  if (again_ || job_.now >= *next_) begin();
+}
+
+void Snapshots::begin() {
+  again_ = false;
+  next_ = job_.now + job_.options.snapshots.every;
+  generation_ = job_.formation.generation;
+  version_ = job_.roster.newest_version() + ahead_;
+  if (const Version steps = job_.options.snapshots.steps; steps > 0) {
+    version_ = (version_ + steps - 1) / steps * steps;
+  }
+  name_ = cat(hex(job_.formation.run_id), '-', version_);
+  waits_for_.clear();
+  asked_.clear();
+  files_.clear();
+  for (const Member& member : job_.roster.each()) {
+    const Link agent = job_.agents.link_of(member.seat.agent);
+    if (member.seat.agent.empty()) {
+      return give_up(member.rank, member.seat.host,
+                     "no agent has started its process, and agents write snapshots: use msrun or "
+                     "holdfast run");
+    }
+    if (member.link == 0 || agent == 0) {  // It is coming back, or will be replaced.
+      next_ = job_.now + std::chrono::seconds(1);
+      return;
+    }
+    waits_for_.insert(member.link);
+    asked_[agent].push_back({.rank = member.rank});
+  }
+  state_ = State::kTaking;
+  for (const Link link : waits_for_) job_.send(link, word(SnapshotWord::kTake));
+}
+
+void Snapshots::closed(Link link) {
+  if (state_ == State::kIdle || !waits_for_.contains(link)) return;
+  state_ = State::kIdle;
+  again_ = true;
+}
+
+void Snapshots::receive(Link link, const wire::Snapshot& m) {
+  if (m.word == SnapshotWord::kUnreadable) return strike(link, m);
+  if (state_ == State::kIdle || m.version != version_ || !waits_for_.contains(link)) return;
+  take_words_of(link, m);
+}
+
+// Of a rank or an agent that is waited for.
+void Snapshots::take_words_of(Link link, const wire::Snapshot& m) {
+  const Agent* agent = job_.agents.find(link);
+  switch (m.word) {
+    case SnapshotWord::kTaken:
+      if (state_ != State::kTaking || m.generation != generation_) return;
+      if (waits_for_.erase(link); waits_for_.empty()) write();
+      return;
+    case SnapshotWord::kMissed:
+      if (state_ != State::kTaking || m.generation != generation_) return;
+      ahead_ = std::min(2 * ahead_, kMostAhead);
+      state_ = State::kIdle;
+      again_ = true;
+      return;
+    case SnapshotWord::kWritten: {
+      if (state_ != State::kWriting) return;
+      const auto same = [](const auto& a, const auto& b) { return a.rank == b.rank; };
+      const auto& asked = asked_.at(link);
+      if (!std::equal(asked.begin(), asked.end(), m.files.begin(), m.files.end(), same)) return;
+      files_.insert(files_.end(), m.files.begin(), m.files.end());
+      if (waits_for_.erase(link); waits_for_.empty()) name_it();
+      return;
+    }
+    case SnapshotWord::kNamed:
+      if (state_ == State::kNaming) keep();
+      return;
+    case SnapshotWord::kFailed:
+      return give_up(job_.connections.rank_at(link), agent != nullptr ? agent->host : "", m.why);
+    default:
+      return;
+  }
+}
+
+void Snapshots::write() {
+  state_ = State::kWriting;
+  for (const auto& [agent, files] : asked_) {
+    if (job_.agents.find(agent) == nullptr) {
+      state_ = State::kIdle;
+      again_ = true;
+      return;
+    }
+    waits_for_.insert(agent);
+  }
+  for (const auto& [agent, files] : asked_) {
+    wire::Snapshot order = word(SnapshotWord::kWrite);
+    order.files = files;
+    job_.send(agent, std::move(order));
+  }
+}
+
+void Snapshots::name_it() {
+  state_ = State::kNaming;
+  std::sort(files_.begin(), files_.end(),
+            [](const auto& a, const auto& b) { return a.rank < b.rank; });
+  wire::Snapshot order = word(SnapshotWord::kName);
+  order.files = files_;
+  const auto& known = job_.formation.snapshots;
+  for (std::size_t i = job_.options.snapshots.keep - 1; i < known.size(); ++i) {
+    order.old.push_back(known[i].name);
+  }
+  const Link agent = asked_.begin()->first;
+  waits_for_.insert(agent);
+  job_.send(agent, std::move(order));
+}
+
+void Snapshots::keep() {
+  state_ = State::kIdle;
+  has_failed_ = false;
+  ahead_ = std::max(ahead_ / 2, kLeastAhead);
+  auto& known = job_.formation.snapshots;
+  known.insert(known.begin(), {version_, name_});
+  known.resize(std::min(known.size(), job_.options.snapshots.keep));
+  job_.store();
+}
+
+// A disk that is full stays so for long: users hear it once.
+void Snapshots::give_up(Rank rank, const std::string& host, const std::string& why) {
+  state_ = State::kIdle;
+  if (std::exchange(has_failed_, true)) return;
+  Reason told{.kind = Reason::Kind::kSnapshotFailed,
+              .rank = rank,
+              .version = version_,
+              .host = host,
+              .detail = why};
+  if (told.detail.size() > wire::kMaxSentenceBytes) told.detail.resize(wire::kMaxSentenceBytes);
+  remarks_.tell(rank, told);
+}
+
+// A rank can not load its part of the snapshot with which all are to begin again: so nobody can.
+void Snapshots::strike(Link link, const wire::Snapshot& m) {
+  const Rank rank = job_.connections.rank_at(link);
+  wire::Formation& formation = job_.formation;
+  if (rank == kNoRank || formation.stage != Stage::kRepairing || !formation.loads) return;
+  if (m.generation != formation.generation || m.version != formation.version) return;
+  if (std::erase_if(formation.snapshots, [&](const auto& s) { return s.name == m.name; }) == 0)
+    return;
+  Reason why{.kind = Reason::Kind::kSnapshotUnreadable,
+             .rank = rank,
+             .version = m.version,
+             .host = job_.roster.at(rank).seat.host,
+             .detail = m.why};
+  rendezvous_.begin(why);
+  remarks_.tell(rank, why);
+}
+
+}  // namespace holdfast::controller

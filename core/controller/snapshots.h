@@ -1,0 +1,61 @@
+// Snapshots: when one is made, and that it is whole before it counts.
+//
+// It goes in rounds, one at a time. Each rank copies what it has to give once it has committed the
+// version (kTaking). Then the agents write these copies to the disk, beside the steps (kWriting).
+// Then one agent names them: only now it is a snapshot (kNaming). Whatever goes wrong costs this
+// snapshot alone. The scheduler's newest knowledge of a version may be old when it asks. So it asks
+// for a version some steps ahead, and for one further ahead if that was too near.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/controller/job.h"
+#include "core/controller/remarks.h"
+#include "core/controller/rendezvous.h"
+
+namespace holdfast::controller {
+
+class Snapshots {
+ public:
+  Snapshots(Job& job, Rendezvous& rendezvous, Remarks& remarks)
+      : job_(job), rendezvous_(rendezvous), remarks_(remarks) {}
+
+  void receive(Link link, const wire::Snapshot& m);
+  void closed(Link link);
+  void go_on();  // After every event: begins a round that is due, and ends one that is in vain.
+  [[nodiscard]] std::optional<Instant> deadline() const;
+
+ private:
+  enum class State : std::uint8_t { kIdle, kTaking, kWriting, kNaming };
+
+  [[nodiscard]] bool may_begin() const;
+  void begin();
+  void write();
+  void name_it();
+  void keep();
+  void give_up(Rank rank, const std::string& host, const std::string& why);
+  void take_words_of(Link link, const wire::Snapshot& m);
+  void strike(Link link, const wire::Snapshot& m);
+  [[nodiscard]] wire::Snapshot word(wire::SnapshotWord word) const;
+
+  Job& job_;
+  Rendezvous& rendezvous_;
+  Remarks& remarks_;
+  State state_ = State::kIdle;
+  Generation generation_ = 0;  // In which it was begun.
+  Version version_ = 0;
+  std::string name_;
+  std::set<Link> waits_for_;                               // Ranks while kTaking; then agents.
+  std::map<Link, std::vector<wire::SnapshotFile>> asked_;  // Of each agent.
+  std::vector<wire::SnapshotFile> files_;                  // That are written.
+  Version ahead_ = 2;            // How many steps ahead of the newest one it asks.
+  std::optional<Instant> next_;  // When the next round is due; nullopt: not known yet.
+  bool again_ = false;           // The last round was in vain, so the next is due at once.
+  bool has_failed_ = false;      // So did the last one; users have been told.
+};
+
+}  // namespace holdfast::controller

@@ -1,0 +1,125 @@
+#include "runtime/agent/snapshot_writer.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/text.h"
+#include "os/slice.h"
+#include "runtime/jobs/snapshots.h"
+#include "snapshot/folder.h"
+
+namespace holdfast::runtime {
+namespace {
+
+using wire::SnapshotWord;
+
+Status write(const SnapshotWriter::Options& options, wire::Snapshot& order) {
+  for (wire::SnapshotFile& file : order.files) {
+    const std::string part = cat(options.job_directory, '/', parts_begin(file.rank), order.version);
+    const auto stored = snapshot::store_shard(part, options.folder, order.name, file.rank, {});
+    ::unlink(part.c_str());
+    if (!stored) return stored.error();
+    file.bytes = stored->bytes;
+    file.digest = stored->digest;
+  }
+  return {};
+}
+
+// The name of a snapshot begins with its run.
+std::string run_of(const std::string& name) {
+  return name.substr(0, name.find('-'));
+}
+
+Status name_it(const SnapshotWriter::Options& options, const wire::Snapshot& order) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  snapshot::Manifest manifest{
+      .job = options.job,
+      .run_id = std::stoull(run_of(order.name), nullptr, 16),
+      .version = order.version,
+      .world_size = options.world_size,
+      .servers = options.servers,
+      .program = options.program,
+      .unix_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count(),
+      .files = {}};
+  for (const auto& file : order.files) {
+    manifest.files.push_back({.rank = file.rank, .bytes = file.bytes, .digest = file.digest});
+  }
+  if (auto named = snapshot::name_snapshot(options.folder, order.name, manifest); !named) {
+    return named;
+  }
+  std::vector<std::string> gone = order.old;
+  if (const auto found = snapshot::find(options.folder)) {
+    for (const auto& half : found->half) {  // This run's: nobody writes another one now.
+      if (run_of(half) == run_of(order.name)) gone.push_back(half);
+    }
+  }
+  // The snapshot is whole: what can not be removed costs only room.
+  for (const auto& name : gone) (void)snapshot::remove(options.folder, name);
+  return {};
+}
+
+// Returns the answer.
+wire::Snapshot carry_out(const SnapshotWriter::Options& options, wire::Snapshot order) {
+  const bool writes = order.word == SnapshotWord::kWrite;
+  const Status done = writes ? write(options, order) : name_it(options, order);
+  order.word = !done    ? SnapshotWord::kFailed
+               : writes ? SnapshotWord::kWritten
+                        : SnapshotWord::kNamed;
+  if (!writes) order.files.clear();
+  order.old.clear();
+  if (!done) {
+    order.files.clear();
+    order.why = done.error().what;
+    if (order.why.size() > wire::kMaxSentenceBytes) order.why.resize(wire::kMaxSentenceBytes);
+  }
+  return order;
+}
+
+}  // namespace
+
+SnapshotWriter::SnapshotWriter(io::Loop& loop, Options options,
+                               std::function<void(wire::Snapshot)> on_done)
+    : options_(std::move(options)) {
+  shared_->loop = &loop;
+  shared_->on_done = std::move(on_done);
+}
+
+SnapshotWriter::~SnapshotWriter() {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->loop = nullptr;
+}
+
+void SnapshotWriter::begin(wire::Snapshot order) {
+  const auto fail = [&](const std::string& why) {
+    order.word = SnapshotWord::kFailed;
+    order.files.clear();
+    order.why = why;
+    shared_->loop->post([shared = shared_, answer = std::move(order)] { shared->on_done(answer); });
+  };
+  {
+    const std::lock_guard lock(shared_->mutex);
+    if (std::exchange(shared_->is_busy, true)) {
+      return fail("this host still writes the one before: its disk is too slow for so many");
+    }
+  }
+  try {
+    std::thread([shared = shared_, options = options_, order]() mutable {
+      os::take_usual_slice();
+      auto answer = carry_out(options, std::move(order));
+      const std::lock_guard lock(shared->mutex);
+      shared->is_busy = false;
+      if (shared->loop == nullptr) return;
+      shared->loop->post(
+          [shared, answer = std::move(answer)]() mutable { shared->on_done(std::move(answer)); });
+    }).detach();
+  } catch (const std::system_error& error) {
+    shared_->is_busy = false;
+    fail(cat("no thread can be started to write it: ", error.what()));
+  }
+}
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,28 @@
+// Where a job's snapshots are, by its settings: those that it makes, and those that it may begin
+// with.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "config/settings.h"
+#include "wire/formation.h"
+
+namespace holdfast::runtime {
+
+// The folder that a snapshot of this name lies in: HOLDFAST_SNAPSHOT, or that of HOLDFAST_RESUME.
+[[nodiscard]] std::string folder_with(const config::Settings& settings, const std::string& name);
+
+// How the files begin that a rank leaves in the job's folder for its agent; the version follows.
+[[nodiscard]] std::string parts_begin(Rank rank);
+
+// What a new job may begin with by HOLDFAST_RESUME, the newest first.
+struct Resumed {
+  std::vector<wire::SnapshotName> snapshots;  // Empty: it begins anew.
+  std::vector<std::string> remarks;           // Sentences for the user.
+};
+// Error: HOLDFAST_RESUME names no whole snapshot, or one of a job of another size.
+[[nodiscard]] Result<Resumed> resume_by(const config::Settings& settings);
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,33 @@
+// A rank's part of a snapshot (snapshot/shard.h), made of an arena and read back into one.
+//
+// What all workers hold alike is in it once for all of them: each gives an equal slice. What only
+// this rank has is in it whole. A rank that loads takes its own part, and the slices of all.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "arena/arena.h"
+#include "base/ids.h"
+#include "base/result.h"
+
+namespace holdfast::runtime {
+
+struct PartOptions {
+  Rank rank = 0;
+  std::int32_t workers = 1;
+  std::uint64_t shared_bytes = 0;  // How many of the first private bytes all workers hold alike.
+};
+
+// Writes this rank's part of the committed version to a new file. Requires: no step is staged.
+[[nodiscard]] Status write_part(const arena::Arena& arena, const PartOptions& options,
+                                const std::string& path);
+
+// Makes the arena hold the version of the snapshot `name` in the folder `dir`, and returns how many
+// bytes were read. From the first byte on the arena is fresh, and after an error it stays so.
+// Errors: a file is missing or damaged, or it is of another model, optimizer or version.
+[[nodiscard]] Result<std::uint64_t> load_parts(arena::Arena& arena, const PartOptions& options,
+                                               Version version, const std::string& dir,
+                                               const std::string& name);
+
+}  // namespace holdfast::runtime

@@ -1,0 +1,31 @@
+#include "wording/snapshots.h"
+
+#include "base/text.h"
+
+namespace holdfast::wording {
+
+using wire::Reason;
+using Kind = Reason::Kind;
+
+std::string of_snapshot(const Reason& r) {
+  const std::string who = r.rank != kNoRank ? cat("rank ", r.rank, ": ")
+                          : r.host.empty()  ? ""
+                                            : cat("host ", r.host, ": ");
+  switch (r.kind) {
+    case Kind::kFromSnapshot:
+      return cat("begins again from the snapshot of step ", r.version, " (", r.detail, ")",
+                 r.count == 0
+                     ? ""
+                     : cat(": the memory of all who had a later one is gone; ",
+                           counted(r.count, "step"), r.count == 1 ? " is" : " are", " made again"));
+    case Kind::kSnapshotFailed:
+      return cat("no snapshot of step ", r.version, ": ", who, r.detail,
+                 ". The training goes on, and the next one is tried when it is due");
+    case Kind::kSnapshotUnreadable:
+      return cat("the snapshot of step ", r.version, " can not be used: ", who, r.detail);
+    default:
+      return {};
+  }
+}
+
+}  // namespace holdfast::wording
