@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/digest.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "io/loop.h"
 #include "os/random_bits.h"
@@ -28,12 +29,6 @@ constexpr std::size_t kInline = std::size_t{256} << 10;
 constexpr std::size_t kBeside = 400;
 constexpr std::size_t kPart = std::size_t{1} << 20;
 constexpr std::int64_t kPage = 64;  // Keys in one answer; fewer, if answers are too slow.
-
-std::string hex(std::uint64_t number) {
-  char text[17];
-  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(number));
-  return text;
-}
 
 std::uint64_t seal_of(std::string_view bytes, std::uint64_t seed = 0) {
   return digest(std::as_bytes(std::span(bytes.data(), bytes.size())), seed);

@@ -86,34 +86,36 @@ Status remove_at(int above, const std::string& name, const std::string& path) {
 
 }  // namespace
 
-Result<Folder> Folder::open_at(int above, const std::string& name, const std::string& path) {
+Result<Folder> Folder::open_at(int above, const std::string& name, const std::string& path,
+                               mode_t refused) {
   Fd fd(::openat(above, name.c_str(), kOpenFolder));
   if (!fd && errno == ENOENT) return Folder();
   struct stat about {};
   if (!fd || ::fstat(fd.get(), &about) != 0) return not_opened(above, name, path, errno);
   if (about.st_uid != ::geteuid()) return of_another(path, about.st_uid);
-  if ((about.st_mode & 077U) != 0) {
+  if ((about.st_mode & refused) != 0) {
     return left_alone(path,
                       "is open to other users and is left alone; remove it, or give it mode 0700");
   }
   return Folder(std::move(fd), path);
 }
 
-Result<Folder> Folder::make_at(int above, const std::string& name, const std::string& path) {
+Result<Folder> Folder::make_at(int above, const std::string& name, const std::string& path,
+                               mode_t refused) {
   if (::mkdirat(above, name.c_str(), 0700) != 0 && errno != EEXIST) {
     return system_error(cat("cannot make the folder ", path), errno);
   }
-  auto opened = open_at(above, name, path);
+  auto opened = open_at(above, name, path, refused);
   if (opened && !*opened) return system_error(cat("cannot open ", path), ENOENT);
   return opened;
 }
 
-Result<Folder> Folder::open(const std::string& path) {
-  return open_at(AT_FDCWD, path, path);
+Result<Folder> Folder::open(const std::string& path, mode_t refused) {
+  return open_at(AT_FDCWD, path, path, refused);
 }
 
-Result<Folder> Folder::make(const std::string& path) {
-  return make_at(AT_FDCWD, path, path);
+Result<Folder> Folder::make(const std::string& path, mode_t refused) {
+  return make_at(AT_FDCWD, path, path, refused);
 }
 
 Result<Folder> Folder::sub(const std::string& name) const {

@@ -3,6 +3,8 @@
 // this user. Thread-safe; errors name the path.
 #pragma once
 
+#include <sys/types.h>
+
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,13 +22,15 @@ class [[nodiscard]] Folder {
   Folder() = default;
 
   // Opens the folder. Empty if nothing has this name. Errors: it is a link, or no folder, or
-  // another user's, or other users have rights in it. `path` may have links above its last
-  // component.
-  static Result<Folder> open(const std::string& path);
+  // another user's, or other users have rights of `refused` in it. `path` may have links above its
+  // last component.
+  static Result<Folder> open(const std::string& path, mode_t refused = kAnyRight);
+  static constexpr mode_t kAnyRight = 077;
+  static constexpr mode_t kWriting = 022;  // Some file systems have their own idea of other rights.
   // open() for a folder in this one.
   [[nodiscard]] Result<Folder> sub(const std::string& name) const;
   // open() and sub(), but if nothing has this name, they make the folder.
-  static Result<Folder> make(const std::string& path);
+  static Result<Folder> make(const std::string& path, mode_t refused = kAnyRight);
   [[nodiscard]] Result<Folder> make_sub(const std::string& name) const;
 
   explicit operator bool() const { return static_cast<bool>(fd_); }
@@ -63,8 +67,10 @@ class [[nodiscard]] Folder {
 
  private:
   Folder(Fd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
-  static Result<Folder> open_at(int above, const std::string& name, const std::string& path);
-  static Result<Folder> make_at(int above, const std::string& name, const std::string& path);
+  static Result<Folder> open_at(int above, const std::string& name, const std::string& path,
+                                mode_t refused = kAnyRight);
+  static Result<Folder> make_at(int above, const std::string& name, const std::string& path,
+                                mode_t refused = kAnyRight);
   [[nodiscard]] FileName file(const std::string& name) const { return {get(), path_, name}; }
 
   Fd fd_;

@@ -38,18 +38,19 @@ class Source {
   Source(std::string path, const Spec& spec) : path_(std::move(path)), spec_(spec), theirs_(spec) {}
 
   Status open() {
-    auto head = read_head(path_);
+    auto head = snapshot::read_head(path_);
     if (!head) return head.error();
     head_ = *std::move(head);
-    if (!head_.header.is_object()) return refused("its header is no JSON object");
-    for (const auto& [name, tensor] : head_.header.items()) {
+    header_ = snapshot::parse(head_.text);
+    if (!header_.is_object()) return refused("its header is no JSON object");
+    for (const auto& [name, tensor] : header_.items()) {
       if (name == "__metadata__" || name == "keys" || name == "rows" || name == "state") continue;
       return refused(cat("it has a tensor `", printable(name),
                          "`; there are `keys`, `rows` and perhaps `state`"));
     }
     if (Status found = find("keys", {"I64"}, 0, sizeof(std::uint64_t)); !found) return found;
     if (Status found = find_rows(); !found) return found;
-    if (head_.header.contains("state")) {
+    if (header_.contains("state")) {
       if (Status found = find_state(); !found) return found;
     } else if (spec_.optimizer.rule == Rule::kFtrl) {
       return refused("it has no tensor `state`, from which ftrl computes the rows");
@@ -95,8 +96,8 @@ class Source {
   // a row; 0: the tensor has one dimension.
   Status find(const std::string& name, const std::vector<std::string>& types, std::uint64_t values,
               std::uint64_t bytes) {
-    const auto tensor = head_.header.find(name);
-    if (tensor == head_.header.end()) return refused(cat("it has no tensor `", name, "`"));
+    const auto tensor = header_.find(name);
+    if (tensor == header_.end()) return refused(cat("it has no tensor `", name, "`"));
     const auto wrong = [&](const std::string& what) {
       return refused(cat("its tensor `", name, "` ", what));
     };
@@ -146,9 +147,9 @@ class Source {
   }
 
   Status find_rows() {
-    const auto tensor = head_.header.find("rows");
-    const bool is_narrow = tensor != head_.header.end() && tensor->is_object() &&
-                           tensor->value("dtype", Json()) == "BF16";
+    const auto tensor = header_.find("rows");
+    const bool is_narrow =
+        tensor != header_.end() && tensor->is_object() && tensor->value("dtype", Json()) == "BF16";
     theirs_.type = is_narrow ? Type::kBfloat16 : Type::kFloat32;
     return find("rows", {"F32", "BF16"}, spec_.values, theirs_.value_bytes());
   }
@@ -162,14 +163,13 @@ class Source {
                          optimizer, ", has none: leave it out"));
     }
     const Json::json_pointer of("/__metadata__/optimizer");
-    const Json theirs = head_.header.contains(of) ? head_.header[of] : Json(optimizer);
+    const Json theirs = header_.contains(of) ? header_[of] : Json(optimizer);
     if (theirs != optimizer) {
       return refused(cat("its `state` is of ", printable(theirs.dump()), ", and table ", spec_.name,
                          " has ", optimizer, ": leave it out"));
     }
     if (Status found = find("state", {"F32"}, floats, floats * sizeof(float)); !found) return found;
-    const bool is_counted =
-        read_number(head_.header, "updates", updates_) && updates_ <= kMostUpdates;
+    const bool is_counted = read_number(header_, "updates", updates_) && updates_ <= kMostUpdates;
     if (!is_counted) updates_ = 0;
     const bool counts = spec_.optimizer.rule == Rule::kAdam || spec_.optimizer.rule == Rule::kAdamW;
     if (is_counted || !counts) return {};
@@ -246,7 +246,8 @@ class Source {
   const std::string path_;
   const Spec& spec_;
   Spec theirs_;  // With the type of the file's rows.
-  Head head_;
+  snapshot::Head head_;
+  Json header_;
   std::vector<Part> parts_;  // `keys`, `rows`, perhaps `state`; `at` is from the file's beginning.
   std::uint64_t rows_ = 0;
   std::uint64_t greatest_key_ = 0;

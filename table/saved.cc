@@ -148,14 +148,14 @@ Status save_manifest(const std::string& folder, const Saved& saved) {
 Result<Saved> read_manifest(const std::string& folder) {
   const std::string path = folder + "/" + kManifest;
   std::uint64_t bytes = 0;
-  const auto file = open_to_read(path, bytes);
+  const auto file = snapshot::open_to_read(path, bytes);
   if (!file) {
     return Error{Blame::kUser,
                  cat("there are no saved tables in ", folder, ": ", file.error().what)};
   }
   std::string text(std::min(bytes, kLongestManifest), '\0');
   (void)os::read_at(file->get(), 0, std::as_writable_bytes(std::span(text)));
-  const Json json = parse(text);
+  const Json json = snapshot::parse(text);
   const bool is_known = json.is_object() && json.value("format", Json()) == kTitleOfManifest &&
                         json.value("run", Json()).is_number_unsigned() &&
                         json.value("step", Json()).is_number_unsigned() &&

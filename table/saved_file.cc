@@ -1,7 +1,6 @@
 #include "table/saved_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,8 +18,6 @@
 
 namespace holdfast::table {
 namespace {
-
-constexpr std::uint64_t kLongestHeader = std::uint64_t{1} << 20;
 
 Json header_of(const Json& metadata, const std::vector<Part>& parts) {
   Json header;
@@ -83,44 +80,6 @@ std::uint64_t rows_at_once(const Spec& spec) {
   return std::max<std::size_t>(1, kBlock / (spec.row_bytes() + sizeof(std::uint64_t)));
 }
 
-Result<os::Fd> open_to_read(const std::string& path, std::uint64_t& bytes) {
-  os::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file) return os::system_error(cat("cannot open ", path), errno);
-  struct stat about {};
-  if (::fstat(file.get(), &about) != 0 || !S_ISREG(about.st_mode)) {
-    return unusable(path, "it is no file");
-  }
-  bytes = static_cast<std::uint64_t>(about.st_size);
-  return file;
-}
-
-Json parse(const std::string& text) {
-  constexpr int kDeepest = 8;
-  const auto is_kept = [](int depth, Json::parse_event_t, Json&) { return depth <= kDeepest; };
-  return Json::parse(text, is_kept, false);
-}
-
-Result<Head> read_head(const std::string& path) {
-  Head head;
-  auto found = open_to_read(path, head.bytes);
-  if (!found) return found.error();
-  head.file = *std::move(found);
-  std::uint64_t length = 0;
-  const int file = head.file.get();
-  const bool has_length = os::read_at(file, 0, std::as_writable_bytes(std::span(&length, 1)));
-  if (!has_length || length > kLongestHeader || length > head.bytes) {
-    return unusable(path, "it does not begin as a safetensors file");
-  }
-  std::string text(length, '\0');
-  if (!os::read_at(file, sizeof length, std::as_writable_bytes(std::span(text)))) {
-    return unusable(path, "it is cut short");
-  }
-  head.header = parse(text);
-  head.data = sizeof length + length;
-  head.bytes -= head.data;
-  return head;
-}
-
 bool read_number(const Json& header, const char* name, std::uint64_t& to) {
   const Json::json_pointer at(cat("/__metadata__/", name));
   if (!header.contains(at) || !header[at].is_string()) return false;
@@ -132,9 +91,9 @@ bool read_number(const Json& header, const char* name, std::uint64_t& to) {
 
 Result<Opened> open_file(const std::string& path, const Spec& spec, const Saved& saved,
                          std::optional<std::uint64_t>& updates) {
-  auto head = read_head(path);
+  auto head = snapshot::read_head(path);
   if (!head) return head.error();
-  const Json& header = head->header;
+  const Json header = snapshot::parse(head->text);
   const Json::json_pointer of("/__metadata__/table_of");
   const Json::json_pointer shape("/keys/shape/0");
   Opened opened;

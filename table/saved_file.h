@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,11 +13,12 @@
 #include "base/result.h"
 #include "os/draft.h"
 #include "os/fd.h"
+#include "snapshot/safetensors.h"
 #include "table/spec.h"
 
 namespace holdfast::table {
 
-using Json = nlohmann::ordered_json;
+using Json = snapshot::Json;
 struct Saved;
 
 [[nodiscard]] Error unusable(const std::string& path, const std::string& what);
@@ -54,22 +54,7 @@ struct About {
 // Some rows, part by part.
 using Block = std::vector<std::vector<std::byte>>;
 
-// Opens a file without waiting, whatever it is. Error: it is no plain file, or not there.
-[[nodiscard]] Result<os::Fd> open_to_read(const std::string& path, std::uint64_t& bytes);
-
-// JSON from a stranger's file; discarded if it is none. What lies deeper than files of tables need
-// is left out, since to copy or print it takes a stack as deep.
-[[nodiscard]] Json parse(const std::string& text);
-
-// The beginning of a safetensors file.
-struct Head {
-  os::Fd file;
-  Json header;
-  std::uint64_t data = 0;   // Where the tensors begin.
-  std::uint64_t bytes = 0;  // Of the tensors.
-};
-[[nodiscard]] Result<Head> read_head(const std::string& path);
-// A whole number among its metadata. False: there is none.
+// A whole number among the metadata of a header. False: there is none.
 [[nodiscard]] bool read_number(const Json& header, const char* name, std::uint64_t& to);
 
 // A file's head that was read and found right.

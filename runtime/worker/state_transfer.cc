@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <memory>
 #include <span>
 #include <utility>
 
@@ -23,28 +22,13 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kPiece = std::size_t{1} << 18;  // Bytes at a time.
 
-// The digest (XXH3, 64 bits) of all bytes that were added.
-class Digest {
- public:
-  Digest() : state_(XXH3_createState()) {
-    HF_ASSERT(state_ != nullptr);
-    XXH3_64bits_reset(state_.get());
-  }
-  void add(std::string_view bytes) { XXH3_64bits_update(state_.get(), bytes.data(), bytes.size()); }
-  // 8 bytes, little-endian.
-  [[nodiscard]] std::string bytes() const {
-    std::uint64_t number = XXH3_64bits_digest(state_.get());
-    std::string out;
-    for (int i = 0; i < 8; ++i, number >>= 8) out += static_cast<char>(number & 0xffU);
-    return out;
-  }
-
- private:
-  struct Free {
-    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-  };
-  std::unique_ptr<XXH3_state_t, Free> state_;
-};
+// 8 bytes, little-endian.
+std::string eight_bytes_of(const Digest& digest) {
+  std::uint64_t number = digest.value();
+  std::string out;
+  for (int i = 0; i < 8; ++i, number >>= 8) out += static_cast<char>(number & 0xffU);
+  return out;
+}
 
 // Moves bytes over one stream, and waits where it has to.
 class Mover {
@@ -114,7 +98,7 @@ Status send_range(Mover& mover, Digest& digest, const StateFile& state, StateRan
     if (got < 0) return os::system_error("the state can not be read", errno);
     if (got == 0) return Error{Blame::kWorld, "the state's file is shorter than its ranges"};
     const std::string_view bytes(piece.data(), static_cast<std::size_t>(got));
-    digest.add(bytes);
+    digest.add(std::as_bytes(std::span(bytes)));
     if (auto sent = mover.write(bytes); !sent) return sent;
     range.offset += bytes.size();
     range.length -= bytes.size();
@@ -129,7 +113,7 @@ Result<StateHead> read_head(Mover& mover, Digest& digest) {
     bytes.resize(have + std::min(missing, kPiece));
     if (auto read = mover.read(std::span(bytes).subspan(have)); !read) return read.error();
   }
-  digest.add(bytes);
+  digest.add(std::as_bytes(std::span(bytes)));
   return decode_head(bytes);
 }
 
@@ -137,7 +121,7 @@ Status receive_range(Mover& mover, Digest& digest, std::span<char> into) {
   while (!into.empty()) {  // A piece is still in the processor's cache when it is digested.
     const auto piece = into.first(std::min(into.size(), kPiece));
     if (auto read = mover.read(piece); !read) return read;
-    digest.add({piece.data(), piece.size()});
+    digest.add(std::as_bytes(piece));
     into = into.subspan(piece.size());
   }
   return {};
@@ -155,7 +139,7 @@ Status receive_into(StateSink& sink, Mover& mover, const StateHead& head, Digest
   }
   std::string theirs(8, '\0');
   if (auto read = mover.read(theirs); !read) return read;
-  if (theirs == digest.bytes()) return sink.came(head);
+  if (theirs == eight_bytes_of(digest)) return sink.came(head);
   return Error{Blame::kPeer,
                "what has come of the state is not what was sent: its digest is wrong"};
 }
@@ -177,13 +161,13 @@ Status send_state(io::PeerStream& to, const Result<StateFile>& state, const Pati
   Mover mover(to, patience);
   Digest digest;
   const auto words = encode(head);
-  digest.add(words);
+  digest.add(std::as_bytes(std::span(words)));
   if (auto sent = mover.write(words); !sent || !head.refusal.empty()) return sent;
   std::string piece(kPiece, '\0');
   for (const auto& range : head.ranges) {
     if (auto sent = send_range(mover, digest, *state, range, piece); !sent) return sent;
   }
-  return mover.write(digest.bytes());
+  return mover.write(eight_bytes_of(digest));
 }
 
 Status receive_state(io::PeerStream& from, const PeerHello& hello, StateSink& sink,
