@@ -56,7 +56,8 @@ const std::vector<std::string> kTexts = {
     "generation: 18446744073709551615\nstage: STAGE_ENDED\nversion: 18446744073709551615\n"
     "order {\n  act: ACT_BEGIN\n  source {\n    holder: 2147483647\n    host: \"host\"\n"
     "    endpoint: \"endpoint\"\n  }\n  private_source {\n    holder: -2147483648\n"
-    "    host: \"h\"\n    endpoint: \"e\"\n  }\n  moved: true\n}\nended: -2147483648\ncause "
+    "    host: \"h\"\n    endpoint: \"e\"\n  }\n  moved: true\n  snapshot: \"s\"\n}\nended: "
+    "-2147483648\ncause "
     "{\n" EXTREME_REASON "\naddresses: 18446744073709551615\n",
     "sentence: \"no\"\nreason {\n" EXTREME_REASON "\n",
     "reason {\n  kind: REASON_ASSEMBLING\n  rank: -1\n  count: 1\n  total: 2\n}\n"
@@ -111,6 +112,10 @@ const std::vector<std::string> kTexts = {
     "rank: -2147483648\nkind: DRILL_CUT\nphase: DOING_ENDED\nat_step: 18446744073709551615\n"
     "for_ms: 4294967295\nseed: 18446744073709551615\nhost: \"a\"\n",
     "reason {\n  kind: REASON_NO_DRILLS\n  rank: -1\n}\n",
+    "word: SNAPSHOT_WORD_UNREADABLE\ngeneration: 18446744073709551615\n"
+    "version: 18446744073709551615\nname: \"name\"\nfiles {\n  rank: -2147483648\n"
+    "  bytes: 18446744073709551615\n  digest: 18446744073709551615\n}\nfiles {\n  rank: -1\n}\n"
+    "old: \"old\"\nold: \"\"\nwhy: \"why\"\n",
 };
 
 TEST(Proto, ProtocReadsEveryMessageAsItWasMeant) {
@@ -146,7 +151,9 @@ TEST(Proto, ProtocReadsAndWritesTheFormation) {
       "  }\n  private_source {\n    holder: -1\n  }\n}\ncause {\n" EXTREME_REASON
       "\nsuccess: true\nend {\n" EXTREME_REASON
       "\ndrained: \"a\"\ndrained: \"\"\n"
-      "reached: 18446744073709551615\n";
+      "reached: 18446744073709551615\n"
+      "snapshots {\n  version: 18446744073709551615\n  name: \"name\"\n}\nsnapshots {\n}\n"
+      "loads: true\n";
   EXPECT_EQ(protoc("decode", "Formation", encode(extreme_formation())), text);
   EXPECT_EQ(protoc("encode", "Formation", text), encode(extreme_formation()));
 }

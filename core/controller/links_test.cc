@@ -89,6 +89,7 @@ std::vector<Word> words() {
           {wire::Drilled{}, {}},
           {wire::Addresses{}, {}},
           {wire::AskAddresses{}, {worker, agent}},
+          {wire::Snapshot{}, {worker, agent}},
           {wire::Inspect{}, {}}};
 }
 

@@ -214,6 +214,7 @@ void Rendezvous::carry_out(const planner::Plan& plan) {
   if (plan.loads()) {
     formation_.loads = true;
     for (auto& order : formation_.orders) order.snapshot = snapshot_of(plan.version);
+    job_.store();  // Before a rank gives up what it has.
   }
   const bool first = begins(plan);
   job_.emit(Note{.kind = Note::Kind::kPlan,

@@ -144,9 +144,11 @@ Plan plan(const Table& table) {
   std::set<Version> loadable;
   if (table.finished.empty()) loadable.insert(table.snapshots.begin(), table.snapshots.end());
   if (versions.empty() && !damaged && table.reached == 0 && loadable.empty()) return begin(table);
-  versions.insert(loadable.begin(), loadable.end());
+  std::set<Version, std::greater<>> all = versions;
+  all.insert(loadable.begin(), loadable.end());
   Plan best;
-  for (const Version version : versions) {
+  for (const Version version : all) {
+    if (!versions.contains(version)) return load(table, version);
     Plan candidate = Planner(table, version).reach();
     if (candidate.possible) return candidate;
     if (loadable.contains(version)) return load(table, version);
