@@ -103,6 +103,7 @@ class Process {
   void carry_out(const member::Released&) {}
   void carry_out(const member::Say&) {}
   void carry_out(const member::BeDrilled&) {}
+  void carry_out(const member::TakeSnapshot&) {}
   void carry_out(const member::GiveUp&) { die("a process gave up"); }
   void say(wire::Message message);  // Later, as a trainer does.
 

@@ -137,6 +137,7 @@ class Launch:
             *([f"--hang_timeout={run.hang_timeout}"] if run.hang_timeout else []),
             *([f"--server_num={run.servers}"] if run.servers else []),
             *(["--allow_inject"] if run.allow_inject else []),
+            *run.snapshots,
             str(_PACKAGE / "_shim.sh"),
             sys.executable,
             str(self._round),

@@ -49,6 +49,7 @@ class Run:
     hang_timeout: float
     allow_inject: bool
     servers: int  # Of the whole job.
+    snapshots: tuple[str, ...]  # Options of msrun.
     master_addr: str
     master_port: int
     sched_port: int
@@ -141,6 +142,19 @@ def _parser() -> argparse.ArgumentParser:
         default=0,
         help="parameter servers of the whole job, shared out among its hosts: they keep the tables "
         "of hf.Embedding",
+    )
+    option(
+        "snapshot",
+        help="a folder of this job, the same on all hosts, for snapshots of the whole job",
+    )
+    option(
+        "snapshot_every",
+        help="how often: 30s, 5min, 2h; or a number of steps (5min, if not given)",
+    )
+    option("snapshot_keep", help="how many snapshots are kept (2, if not given)")
+    option(
+        "resume",
+        help="begin with the newest snapshot of this folder; auto: of --snapshot, if it has any",
     )
     option("log_dir", default="holdfast-logs", help="gets worker_<rank>.log and scheduler.log")
     option("redirects", "-r", help="3: output goes to --log-dir only")
@@ -276,6 +290,11 @@ def parse(argv: Sequence[str]) -> Run:
         hang_timeout=_seconds("--hang-timeout", options.hang_timeout),
         allow_inject=options.allow_inject,
         servers=options.servers,
+        snapshots=tuple(
+            f"--{name}={getattr(options, name)}"
+            for name in ("snapshot", "snapshot_every", "snapshot_keep", "resume")
+            if getattr(options, name) is not None
+        ),
         master_addr=options.master_addr or nodes.address,
         master_port=nodes.master_port,
         sched_port=nodes.port,

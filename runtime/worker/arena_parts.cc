@@ -23,9 +23,9 @@ constexpr const char* kKind = "a rank's part of a snapshot";
 constexpr std::uint64_t kGrain = 4096;  // Slices begin at multiples of it.
 
 // A tensor's name says where in the arena's file its bytes are.
-constexpr std::string_view kHead = "head";
-constexpr std::string_view kShared = "shared.";
-constexpr std::string_view kOwn = "own.";
+constexpr std::string_view kHeadTensor = "head";
+constexpr std::string_view kSharedTensor = "shared.";
+constexpr std::string_view kOwnTensor = "own.";
 
 // The ranges of an arena's file that a version needs. The first is the file's beginning.
 struct Needs {
@@ -148,10 +148,10 @@ class Parts {
     for (std::size_t i = 0; i < shards_.size(); ++i) {
       for (const auto& tensor : shards_[i].tensors()) {
         std::string_view name = tensor.name;
-        const bool is_shared = name.starts_with(kShared);
-        const bool is_mine = name.starts_with(kOwn) && i == static_cast<std::size_t>(rank);
+        const bool is_shared = name.starts_with(kSharedTensor);
+        const bool is_mine = name.starts_with(kOwnTensor) && i == static_cast<std::size_t>(rank);
         if (!is_shared && !is_mine) continue;
-        name.remove_prefix(is_shared ? kShared.size() : kOwn.size());
+        name.remove_prefix(is_shared ? kSharedTensor.size() : kOwnTensor.size());
         std::uint64_t offset = 0;
         if (read_number(name, offset)) all[offset] = {&shards_[i], &tensor};
       }
@@ -204,13 +204,13 @@ Status write_part(const arena::Arena& arena, const PartOptions& options, const s
   if (!os::read_at(departure->file.file.get(), 0, head)) {
     return Error{Blame::kWorld, cat("the beginning of ", arena.path(), " can not be read")};
   }
-  std::vector<snapshot::Piece> pieces{{std::string(kHead), head}};
+  std::vector<snapshot::Piece> pieces{{std::string(kHeadTensor), head}};
   const auto add = [&](std::string_view kind, const Range& range) {
     if (range.bytes == 0) return;
     pieces.push_back({cat(kind, range.offset), {memory_of(arena, range), range.bytes}});
   };
-  for (const Range& range : needs.shared) add(kShared, slice_of(range, options));
-  for (const Range& range : needs.own) add(kOwn, range);
+  for (const Range& range : needs.shared) add(kSharedTensor, slice_of(range, options));
+  for (const Range& range : needs.own) add(kOwnTensor, range);
   std::vector<Range> wanted = needs.shared;
   wanted.insert(wanted.end(), needs.own.begin(), needs.own.end());
   return snapshot::write_shard(path,
@@ -232,13 +232,13 @@ Result<std::uint64_t> load_parts(arena::Arena& arena, const PartOptions& options
   const std::string& path = parts->path(options.rank);
   arena::Arrival::Coming coming{.from = arena::Arrival::From::kRank, .name = path};
   coming.of_any_run = true;
-  const auto about = [&](const char* name) -> std::string {
-    const auto found = mine.about().find(name);
+  const auto about = [&](const char* key) -> std::string {
+    const auto found = mine.about().find(key);
     return found == mine.about().end() ? "" : found->second;
   };
   const auto ranges = ranges_in(about("ranges"));
   const auto wanted = ranges_in(about("wanted"));
-  const Shard::Tensor* head = mine.find(std::string(kHead));
+  const Shard::Tensor* head = mine.find(std::string(kHeadTensor));
   const bool is_whole = ranges && wanted && !ranges->empty() && head != nullptr &&
                         head->bytes == ranges->front().bytes &&
                         read_number(about("file_bytes"), coming.file_bytes);

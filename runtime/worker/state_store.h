@@ -86,11 +86,13 @@ class StateStore {
 
   // Writes what this rank has to give for a snapshot of version() to a new file: its part.
   // Requires: no step is staged.
-  [[nodiscard]] virtual Status keep(const std::string& path) = 0;
+  [[nodiscard]] virtual Status keep(const std::string& /*path*/) { return not_in_snapshots(); }
   // Gives up all that is held, and takes `version` from the snapshot `name` in the folder `dir`.
   // After an error nothing is held.
-  [[nodiscard]] virtual Result<Received> load(const std::string& dir, const std::string& name,
-                                              Version version) = 0;
+  [[nodiscard]] virtual Result<Received> load(const std::string& /*dir*/,
+                                              const std::string& /*name*/, Version /*version*/) {
+    return not_in_snapshots();
+  }
 
   // Drops all that is held for other ranks, because this rank has been on another host since.
   virtual void forget_held() = 0;
@@ -111,6 +113,11 @@ class StateStore {
 
   // The memory in which the gradients are summed in place.
   [[nodiscard]] virtual collective::Registered gradients() = 0;
+
+ private:
+  static Error not_in_snapshots() {
+    return {Blame::kUser, "snapshots do not hold the tables of parameter servers yet"};
+  }
 };
 
 // Opens this rank's store as its predecessor left it. The worker has its identity.

@@ -162,12 +162,6 @@ class TableStore final : public StateStore {
   [[nodiscard]] Status show(const std::string&) override {
     return Error{Blame::kWorld, "a parameter server is not rehearsed"};
   }
-  [[nodiscard]] Status keep(const std::string&) override {
-    return Error{Blame::kWorld, "snapshots do not hold the tables of parameter servers yet"};
-  }
-  [[nodiscard]] Result<Received> load(const std::string&, const std::string&, Version) override {
-    return Error{Blame::kWorld, "snapshots do not hold the tables of parameter servers yet"};
-  }
   void forget_held() override {
     drop_unless([](Rank, const table::Tables&) { return false; });
   }
