@@ -40,6 +40,7 @@ struct LaunchArguments {
   std::string snapshot_every;
   std::string snapshot_keep;
   std::string resume;
+  std::string grace;
   std::string forked = "none";
   int node_rank = -1;
   std::string local_worker_num;  // Empty: all.
@@ -153,6 +154,10 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
                  "How often: 30s, 5min, 2h; or a number of steps (5min, if not given)");
   app.add_option("--snapshot_keep", arguments.snapshot_keep,
                  "How many snapshots are kept (2, if not given)");
+  app.add_option("--grace", arguments.grace,
+                 "How many seconds the job has from SIGTERM (or SIGUSR1) to its end, with a last "
+                 "snapshot (25, if not given)")
+      ->check(CLI::Range(1.0, 31536000.0));
   app.add_option("--resume", arguments.resume,
                  "Begin with the newest snapshot of this folder; auto: of --snapshot, if it has "
                  "any");
@@ -356,6 +361,7 @@ int launch(const std::string& name, int argc, const char* const* argv,
       {"HOLDFAST_SNAPSHOT", absolute(arguments.snapshot)},
       {"HOLDFAST_SNAPSHOT_EVERY", arguments.snapshot_every},
       {"HOLDFAST_SNAPSHOT_KEEP", arguments.snapshot_keep},
+      {"HOLDFAST_GRACE", arguments.grace},
       {"HOLDFAST_RESUME", arguments.resume == "auto" ? "auto" : absolute(arguments.resume)}};
   auto options = finish(std::move(arguments), std::move(program));
   if (!options) return wrong(options.error().what);

@@ -204,6 +204,16 @@ Result<Arena> Arena::open_held(const std::string& path, std::uint64_t run_id) {
   return State::recovered(path, *std::move(file));
 }
 
+Result<Arena> Arena::open_left(const std::string& path) {
+  Result<ArenaFile> file = file_at(path, os::Access::kWrite);
+  if (!file) return file.error();
+  const Head& head = file->head;
+  const bool is_left =
+      file->found.file && head.header.version != kNoVersion && head.layout.ward == kNoRank;
+  if (!is_left) return Error{Blame::kWorld, cat("no state is left in ", path)};
+  return State::recovered(path, *std::move(file));
+}
+
 Arena::Arena(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Arena::Arena(Arena&&) noexcept = default;
 Arena& Arena::operator=(Arena&&) noexcept = default;

@@ -99,6 +99,10 @@ class Arena {
   // Error: the file holds nothing of this run.
   [[nodiscard]] static Result<Arena> open_held(const std::string& path, std::uint64_t run_id);
 
+  // Opens an arena of a rank that a dead process has left, of any run. Error: there is none, or it
+  // has no version.
+  [[nodiscard]] static Result<Arena> open_left(const std::string& path);
+
   Arena(Arena&&) noexcept;
   Arena& operator=(Arena&&) noexcept;
   ~Arena();  // Unmaps; the file stays. The owner of the job's directory removes it.

@@ -172,6 +172,9 @@ struct Secret {
     "--snapshot_every.")                                                                          \
   X(snapshot_keep, std::int32_t, kWhole, "HOLDFAST_SNAPSHOT_KEEP", "2", 1, 1000,                  \
     "How many snapshots of the job are kept: the newest ones. Set by msrun --snapshot_keep.")     \
+  X(grace, Duration, kSeconds, "HOLDFAST_GRACE", "25", 1, 31536000,                               \
+    "How long a job that is told to end by a signal has for that, with a last snapshot. Then "    \
+    "its processes are killed. Set by msrun --grace.")                                            \
   X(resume, std::string, kText, "HOLDFAST_RESUME", "", 0, 0,                                      \
     "Begin with the newest whole snapshot of this folder, or with this snapshot. auto: with the " \
     "newest in HOLDFAST_SNAPSHOT, if there is any. Unset: begin anew. Set by msrun --resume.")    \

@@ -194,7 +194,7 @@ std::string to_words(const wire::Message& message) {
           [](const wire::Remark& m) { return cat("Remark: ", in_words(m.reason)); },
           [](const wire::Snapshot& m) {
             constexpr const char* kWords[] = {"take",  "taken",  "write",  "written",   "name",
-                                              "named", "missed", "failed", "unreadable"};
+                                              "named", "missed", "failed", "unreadable", "ask", "stop"};
             std::string text = cat("Snapshot of ", version(m.version), ": ",
                                    kWords[static_cast<std::size_t>(m.word)]);
             for (const auto& file : m.files) text += cat(' ', file.rank);

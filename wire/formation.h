@@ -90,6 +90,15 @@ struct SnapshotName {
   bool operator==(const SnapshotName&) const = default;
 };
 
+// A run's snapshots have names of their own.
+[[nodiscard]] inline std::string name_of_snapshot(std::uint64_t run_id, Version version) {
+  std::string name(16, '0');
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    name[i] = "0123456789abcdef"[(run_id >> (60 - 4 * i)) & 15];
+  }
+  return name + '-' + std::to_string(version);
+}
+
 // The most remarks of a job: all that come later are left out.
 inline constexpr std::size_t kMaxRemarks = 200;
 // What all users of the job are told, though it decides nothing. The journal keeps each one beside

@@ -261,9 +261,12 @@ enum class SnapshotWord : std::uint8_t {
   kMissed,   // worker → scheduler, in place of kTaken: it has come too late.
   kFailed,   // worker or agent → scheduler, in place of kTaken, kWritten or kNamed: `why`.
   kUnreadable,  // worker → scheduler, in place of Repaired: `why` it can not load the snapshot.
+  kAsk,  // agent or observer → scheduler: make one now; answered by kNamed or kFailed. `version`:
+         // of this step or a later one.
+  kStop,  // observer → scheduler: the same, and then end the job. scheduler → agent: end now.
 };
 [[nodiscard]] constexpr bool is_known(SnapshotWord word) {
-  return word <= SnapshotWord::kUnreadable;
+  return word <= SnapshotWord::kStop;
 }
 // How a snapshot is made: core/controller/snapshots.h.
 struct Snapshot {

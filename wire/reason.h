@@ -177,6 +177,11 @@ struct Reason {
                       // name. What was planned, too.
     kSnapshotFailed,  // version; rank or host; detail: why. The snapshot is left out.
     kSnapshotUnreadable,  // version; rank; detail: why. Why a generation is formed, too.
+    // What an agent tells its user.
+    kSnapshotFirst,    // count: signal; total: seconds. Before it ends, it waits for a snapshot.
+    kSnapshotMade,     // version; detail: its name
+    kSnapshotLacking,  // detail: why; empty: it took too long
+    kStopped,          // Why the job, or an agent, ends: a user has said so.
   };
   Kind kind = Kind::kNone;
   Rank rank = kNoRank;
@@ -195,7 +200,7 @@ struct Reason {
   bool operator==(const Reason&) const = default;
 };
 [[nodiscard]] constexpr bool is_known(Reason::Kind kind) {
-  return kind <= Reason::Kind::kSnapshotUnreadable;
+  return kind <= Reason::Kind::kStopped;
 }
 
 }  // namespace holdfast::wire

@@ -23,6 +23,16 @@ std::string of_snapshot(const Reason& r) {
                  ". The training goes on, and the next one is tried when it is due");
     case Kind::kSnapshotUnreadable:
       return cat("the snapshot of step ", r.version, " can not be used: ", who, r.detail);
+    case Kind::kSnapshotFirst:
+      return cat("signal ", r.count, ": makes a snapshot before it ends, within ", r.total,
+                 " s (another signal ends this)");
+    case Kind::kSnapshotMade:
+      return cat("the snapshot of step ", r.version, " (", r.detail,
+                 ") is on the disk: --resume goes on from it");
+    case Kind::kSnapshotLacking:
+      return cat("ends without a new snapshot: ", r.detail.empty() ? "it took too long" : r.detail);
+    case Kind::kStopped:
+      return "stopped, as `holdfast stop` has asked for";
     default:
       return {};
   }

@@ -18,7 +18,9 @@ constexpr std::size_t kEvent = event_index<Event, E>();
 using S = State;
 constexpr Transition<State> kTransitions[] = {
     {S::kRunning, kEvent<Received>, S::kDone, "JobEnded: all is well"},
-    {S::kRunning, kEvent<Received>, S::kEnding, "JobEnded: the job has failed; or Refused"},
+    {S::kRunning, kEvent<Received>, S::kEnding,
+     "JobEnded: the job has failed; or Refused; or the snapshot that an interrupt waits for"},
+    {S::kRunning, kEvent<PauseOver>, S::kEnding, "the snapshot of an interrupt takes too long"},
     {S::kRunning, kEvent<Died>, S::kDone,
      "the scheduler has ended well; or it has heard of the job's end"},
     {S::kRunning, kEvent<Died>, S::kEnding, "too often, or twice by the same exception"},

@@ -44,6 +44,8 @@ struct Options {
   std::string max_restarts_option = "--max_restarts";  // The option's name, for messages.
   RehearsalOptions rehearsals = {};
   bool takes_drills = false;
+  // How long an interrupted agent waits for a snapshot before it ends; 0: the job makes none.
+  Duration snapshot_patience{};
 };
 
 inline constexpr const char* kSchedulerNode = "scheduler";

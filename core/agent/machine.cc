@@ -108,7 +108,8 @@ void Machine::receive(const wire::Evict& m) {
 
 void Machine::receive(const wire::Snapshot& m) {
   using Word = wire::SnapshotWord;
-  if (m.word == Word::kWrite || m.word == Word::kName) job_.emit(DoSnapshot{m});
+  if (m.word == Word::kWrite || m.word == Word::kName) return job_.emit(DoSnapshot{m});
+  shutdown_.receive(m);
 }
 
 void Machine::receive(const wire::Drill& m) {

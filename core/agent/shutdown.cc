@@ -17,8 +17,38 @@ void Shutdown::on(const Interrupted& e) {
     return;
   }
   if (job_.is_ending()) return end_all(false);
+  const Duration patience = options_.snapshot_patience;
+  const bool may_wait = patience > Duration{} && job_.state == State::kRunning &&
+                        job_.link == LinkState::kUp && !job_.workers_done();
+  if (std::exchange(signal_, e.signal) == 0 && may_wait) {
+    job_.send(wire::Snapshot{.word = wire::SnapshotWord::kAsk});
+    snapshot_pause_ = job_.pause(patience);
+    return job_.emit(Say{{.kind = Reason::Kind::kSnapshotFirst,
+                          .count = e.signal,
+                          .total = patience / std::chrono::seconds(1)}});
+  }
+  interrupt({.kind = Reason::Kind::kInterrupted, .count = e.signal}, 128 + e.signal);
+}
+
+// What was waited for has come, or will not.
+void Shutdown::receive(const wire::Snapshot& m) {
+  if (m.word == wire::SnapshotWord::kStop) {
+    if (job_.is_ending() || job_.state == State::kDone) return;
+    constexpr std::int32_t kTerminated = 128 + 15;
+    return interrupt({.kind = Reason::Kind::kStopped}, kTerminated);
+  }
+  if (snapshot_pause_ == 0 || job_.state != State::kRunning) return;
+  snapshot_pause_ = 0;
+  const bool is_made = m.word == wire::SnapshotWord::kNamed;
+  job_.emit(Say{{.kind = is_made ? Reason::Kind::kSnapshotMade : Reason::Kind::kSnapshotLacking,
+                 .version = m.version,
+                 .detail = is_made ? m.name : m.why}});
+  interrupt({.kind = Reason::Kind::kInterrupted, .count = signal_}, 128 + signal_);
+}
+
+void Shutdown::interrupt(Reason reason, std::int32_t code) {
   job_.enter(State::kEnding);
-  result_ = {128 + e.signal, {.kind = Reason::Kind::kInterrupted, .count = e.signal}, ""};
+  result_ = {code, std::move(reason), ""};
   workers_leave_ = true;
   for (const Process process : job_.running) {
     if (!is_scheduler(process)) job_.kill(process, true);
@@ -123,6 +153,8 @@ void Shutdown::hear_of_end(const Died& e, const std::string& node_id) {
 
 void Shutdown::pause_over(std::uint64_t pause) {
   gave_up_ = gave_up_ || pause == last_word_;
+  if (pause != snapshot_pause_ || job_.state != State::kRunning) return;
+  receive(wire::Snapshot{.word = wire::SnapshotWord::kFailed});
 }
 
 bool Shutdown::is_scheduler(Process process) const {

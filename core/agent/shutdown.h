@@ -28,6 +28,7 @@ class Shutdown {
   void on(const GraceOver&);
   void on(const OutOfReach& e);
   void receive(const wire::JobEnded& m);
+  void receive(const wire::Snapshot& m);
   void receive(const wire::Refused& m);
   void pause_over(std::uint64_t pause);
 
@@ -46,6 +47,7 @@ class Shutdown {
   [[nodiscard]] bool workers_leave() const { return workers_leave_; }
 
  private:
+  void interrupt(wire::Reason reason, std::int32_t code);
   void say_interrupted();
   void end_all(bool gently);
   void stay();
@@ -65,6 +67,8 @@ class Shutdown {
   std::uint64_t last_word_ = 0;  // The pause after which the agent leaves; 0: none.
   bool grace_over_ = false;      // A grace period has ended.
   bool workers_leave_ = false;
+  std::int32_t signal_ = 0;           // It has asked for the end, and a snapshot is waited for.
+  std::uint64_t snapshot_pause_ = 0;  // The pause after which it is not; 0: none.
 };
 
 }  // namespace holdfast::agent

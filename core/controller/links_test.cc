@@ -89,7 +89,7 @@ std::vector<Word> words() {
           {wire::Drilled{}, {}},
           {wire::Addresses{}, {}},
           {wire::AskAddresses{}, {worker, agent}},
-          {wire::Snapshot{}, {worker, agent}},
+          {wire::Snapshot{}, {worker, agent, PeerKind::kObserver}},
           {wire::Inspect{}, {}}};
 }
 

@@ -30,7 +30,7 @@ bool is_for(PeerKind kind, const wire::Message& message) {
       return is_any<wire::AgentState, wire::Failed, wire::Put, wire::Get, wire::Heartbeat,
                     wire::AskAddresses, wire::Snapshot>(message);
     case PeerKind::kObserver:
-      return is_any<wire::Heartbeat, wire::Move, wire::Drill>(message);
+      return is_any<wire::Heartbeat, wire::Move, wire::Drill, wire::Snapshot>(message);
     case PeerKind::kPeer:
       return false;
   }

@@ -16,14 +16,6 @@ namespace {
 constexpr Version kMostAhead = Version{1} << 20;
 constexpr Version kLeastAhead = 2;
 
-std::string hex(std::uint64_t number) {
-  std::string digits(16, '0');
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    digits[i] = "0123456789abcdef"[(number >> (60 - 4 * i)) & 15];
-  }
-  return digits;
-}
-
 }  // namespace
 
 wire::Snapshot Snapshots::word(SnapshotWord word) const {
@@ -47,6 +39,7 @@ std::optional<Instant> Snapshots::deadline() const {
 }
 
 void Snapshots::go_on() {
+  if (!askers_.empty() && !why_none().empty()) answer(SnapshotWord::kFailed, why_none());
   if (!job_.options.snapshots.wanted) return;
   const bool runs = job_.formation.stage == Stage::kRunning &&
                     job_.formation.generation == generation_ && rendezvous_.ended() == kNoRank;
@@ -64,11 +57,11 @@ void Snapshots::begin() {
   again_ = false;
   next_ = job_.now + job_.options.snapshots.every;
   generation_ = job_.formation.generation;
-  version_ = job_.roster.newest_version() + ahead_;
-  if (const Version steps = job_.options.snapshots.steps; steps > 0) {
+  version_ = std::max(job_.roster.newest_version() + ahead_, not_before_);
+  if (const Version steps = job_.options.snapshots.steps; steps > 0 && askers_.empty()) {
     version_ = (version_ + steps - 1) / steps * steps;
   }
-  name_ = cat(hex(job_.formation.run_id), '-', version_);
+  name_ = wire::name_of_snapshot(job_.formation.run_id, version_);
   waits_for_.clear();
   asked_.clear();
   files_.clear();
@@ -90,7 +83,38 @@ void Snapshots::begin() {
   for (const Link link : waits_for_) job_.send(link, word(SnapshotWord::kTake));
 }
 
+// What is under way counts as well: of several hosts that are to end, each agent asks.
+void Snapshots::ask(Link link, const wire::Snapshot& m) {
+  const wire::PeerKind kind = job_.connections.at(link).kind;
+  if (kind != wire::PeerKind::kObserver && job_.agents.find(link) == nullptr) return;
+  stops_ = stops_ || (kind == wire::PeerKind::kObserver && m.word == SnapshotWord::kStop);
+  not_before_ = std::max(not_before_, m.version);
+  askers_.insert(link);
+  again_ = again_ || state_ == State::kIdle;
+}
+
+// Why there will be no snapshot any more; empty: there may be one.
+std::string Snapshots::why_none() const {
+  if (!job_.options.snapshots.wanted) return "the job was started without --snapshot";
+  if (job_.has_ended()) return "the job has ended";
+  return rendezvous_.ended() != kNoRank ? "a rank has ended its training" : "";
+}
+
+void Snapshots::answer(SnapshotWord word, const std::string& why) {
+  wire::Snapshot m = this->word(word);
+  m.why = why;
+  for (const Link link : std::exchange(askers_, {})) job_.send(link, m);
+  not_before_ = 0;
+  if (std::exchange(stops_, false)) stop();
+}
+
+// Each agent ends as it does by a signal. The first that has ended tells the scheduler.
+void Snapshots::stop() {
+  job_.tell_agents(word(SnapshotWord::kStop));
+}
+
 void Snapshots::closed(Link link) {
+  askers_.erase(link);
   if (state_ == State::kIdle || !waits_for_.contains(link)) return;
   state_ = State::kIdle;
   again_ = true;
@@ -98,6 +122,7 @@ void Snapshots::closed(Link link) {
 
 void Snapshots::receive(Link link, const wire::Snapshot& m) {
   if (m.word == SnapshotWord::kUnreadable) return strike(link, m);
+  if (m.word == SnapshotWord::kAsk || m.word == SnapshotWord::kStop) return ask(link, m);
   if (state_ == State::kIdle || m.version != version_ || !waits_for_.contains(link)) return;
   take_words_of(link, m);
 }
@@ -175,11 +200,13 @@ void Snapshots::keep() {
   known.insert(known.begin(), {version_, name_});
   known.resize(std::min(known.size(), job_.options.snapshots.keep));
   job_.store();
+  answer(SnapshotWord::kNamed, "");
 }
 
 // A disk that is full stays so for long: users hear it once.
 void Snapshots::give_up(Rank rank, const std::string& host, const std::string& why) {
   state_ = State::kIdle;
+  answer(SnapshotWord::kFailed, why);
   if (std::exchange(has_failed_, true)) return;
   Reason told{.kind = Reason::Kind::kSnapshotFailed,
               .rank = rank,

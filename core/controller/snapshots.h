@@ -33,12 +33,16 @@ class Snapshots {
   enum class State : std::uint8_t { kIdle, kTaking, kWriting, kNaming };
 
   [[nodiscard]] bool may_begin() const;
+  [[nodiscard]] std::string why_none() const;
   void begin();
   void write();
   void name_it();
   void keep();
   void give_up(Rank rank, const std::string& host, const std::string& why);
   void take_words_of(Link link, const wire::Snapshot& m);
+  void ask(Link link, const wire::Snapshot& m);
+  void answer(wire::SnapshotWord word, const std::string& why);
+  void stop();
   void strike(Link link, const wire::Snapshot& m);
   [[nodiscard]] wire::Snapshot word(wire::SnapshotWord word) const;
 
@@ -54,6 +58,9 @@ class Snapshots {
   std::vector<wire::SnapshotFile> files_;                  // That are written.
   Version ahead_ = 2;            // How many steps ahead of the newest one it asks.
   std::optional<Instant> next_;  // When the next round is due; nullopt: not known yet.
+  std::set<Link> askers_;        // Who waits for the next one.
+  Version not_before_ = 0;       // Their step.
+  bool stops_ = false;           // Then the job ends.
   bool again_ = false;           // The last round was in vain, so the next is due at once.
   bool has_failed_ = false;      // So did the last one; users have been told.
 };

@@ -151,6 +151,11 @@ def _parser() -> argparse.ArgumentParser:
         "snapshot_every",
         help="how often: 30s, 5min, 2h; or a number of steps (5min, if not given)",
     )
+    option(
+        "grace",
+        help="how many seconds the job has from SIGTERM (or SIGUSR1) to its end, with a last "
+        "snapshot (25, if not given)",
+    )
     option("snapshot_keep", help="how many snapshots are kept (2, if not given)")
     option(
         "resume",
@@ -292,7 +297,7 @@ def parse(argv: Sequence[str]) -> Run:
         servers=options.servers,
         snapshots=tuple(
             f"--{name}={getattr(options, name)}"
-            for name in ("snapshot", "snapshot_every", "snapshot_keep", "resume")
+            for name in ("snapshot", "snapshot_every", "snapshot_keep", "grace", "resume")
             if getattr(options, name) is not None
         ),
         master_addr=options.master_addr or nodes.address,

@@ -25,6 +25,7 @@
 #include "os/random_bits.h"
 #include "os/slice.h"
 #include "runtime/agent/children.h"
+#include "runtime/agent/last_snapshot.h"
 #include "runtime/agent/launch.h"
 #include "runtime/agent/log_folder.h"
 #include "runtime/agent/snapshot_writer.h"
@@ -40,9 +41,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kGrace = 5s;
+constexpr Duration kGrace = 5s;  // For processes that are to end; the rest is for a snapshot.
 // Between heartbeats, unless the scheduler is at a loopback address.
 constexpr Duration kBeat = 100ms;
+
+// How long processes have that were asked to end.
+Duration grace_of(const config::Settings& settings) {
+  return settings.snapshot.empty() ? kGrace : std::min<Duration>(kGrace, settings.grace / 2);
+}
 
 // Carries out what the agent machine decides, and tells it what happens.
 class Agent {
@@ -57,7 +63,7 @@ class Agent {
   void carry_out(const agent::Send& action) { link_.send(action.message); }
   void carry_out(const agent::Kill& action) { children_.kill(action.process, action.gently); }
   void carry_out(const agent::WantGrace&) {
-    loop_.after(kGrace, [this] { step(agent::GraceOver{}); });
+    loop_.after(grace_of(launch_.settings), [this] { step(agent::GraceOver{}); });
   }
   void carry_out(const agent::WantPause& action);
   void carry_out(const agent::LeaveAddresses& action) {
@@ -158,7 +164,10 @@ agent::Options machine_options(const AgentOptions& options, const Launch& launch
                      .interval = launch.settings.rehearsal_interval,
                      .at_most = launch.settings.rehearsal_timeout,
                      .logs = launch.log_directory},
-      .takes_drills = launch.settings.allow_inject};
+      .takes_drills = launch.settings.allow_inject,
+      .snapshot_patience = launch.settings.snapshot.empty()
+                               ? Duration{}
+                               : launch.settings.grace - grace_of(launch.settings)};
   if (options.spare_host) {
     made.spare_host = true;
     made.spares = options.local_worker_num;
@@ -182,6 +191,16 @@ std::vector<std::string> names_of(const std::vector<agent::Place>& places) {
   std::vector<std::string> names;
   for (const auto& place : places) names.push_back(place.node_id);
   return names;
+}
+
+SnapshotWriter::Options snapshot_options(const AgentOptions& options, const Launch& launch) {
+  return {.folder = launch.settings.snapshot,
+          .job_directory = launch.job_directory,
+          .job = launch.settings.job,
+          .program = program_of(options),
+          .world_size = options.worker_num + options.server_num,
+          .servers = options.server_num,
+          .keep = static_cast<std::size_t>(launch.settings.snapshot_keep)};
 }
 
 Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<void()> on_started)
@@ -216,13 +235,7 @@ Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<vo
           [this](agent::SpareReady ready) { step(ready); }),
       inspector_(loop_, options.launcher,
                  [this](agent::Inspected found) { step(std::move(found)); }),
-      snapshots_(loop_,
-                 {.folder = launch.settings.snapshot,
-                  .job_directory = launch.job_directory,
-                  .job = launch.settings.job,
-                  .program = program_of(options),
-                  .world_size = options.worker_num + options.server_num,
-                  .servers = options.server_num},
+      snapshots_(loop_, snapshot_options(options, launch),
                  [this](wire::Snapshot answer) { step(agent::SnapshotDone{std::move(answer)}); }) {
   // prepare() has checked the folder. If it has vanished since, the trace is lost, but the job
   // runs.
@@ -236,6 +249,8 @@ int Agent::run() {
   struct sigaction hang_up {};
   ::sigaction(SIGHUP, nullptr, &hang_up);
   if (hang_up.sa_handler != SIG_IGN) signals.push_back(SIGHUP);  // nohup means to stay.
+  // What the scheduler of a cluster sends some time before the end.
+  if (!launch_.settings.snapshot.empty()) signals.push_back(SIGUSR1);
   loop_.on_signals(signals, [this](int signal) { step(agent::Interrupted{signal}); });
   loop_.post([this] {
     step(agent::Started{});
@@ -419,6 +434,21 @@ Status take_folder(const AgentOptions& options, Launch& launch) {
   return left;
 }
 
+// What the job has left in memory would go with its folder. With parameter servers, or on several
+// hosts, not all of it is here.
+void leave_snapshot(const AgentOptions& options, const Launch& launch) {
+  const bool has_all = options.server_num == 0 && !options.spare_host &&
+                       options.local_worker_num == options.worker_num;
+  if (launch.settings.snapshot.empty() || !has_all) return;
+  const auto left = leave_last_snapshot(snapshot_options(options, launch));
+  if (!left) {
+    options.terminal->say(cat("no last snapshot: ", left.error().what));
+  } else if (!left->empty()) {
+    options.terminal->say(cat("the last step that was made is in the snapshot ", *left,
+                              ": --resume goes on from it"));
+  }
+}
+
 int run_job(const AgentOptions& options, Launch& launch, std::function<void()> on_started) {
   // A write to a spare that has died must fail with EPIPE and not kill the agent.
   ::signal(SIGPIPE, SIG_IGN);
@@ -437,6 +467,7 @@ int run_job(const AgentOptions& options, Launch& launch, std::function<void()> o
     options.terminal->say(without(error));
   }
   if (launch.runs_scheduler || launch.stands_by) keep_reports(launch, *options.terminal);
+  if (code != 0) leave_snapshot(options, launch);
   // A failed --continue must not cost the state that the dead agent left.
   if (options.continues && code != 0) {
     options.terminal->say(

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <map>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -34,7 +35,26 @@ std::string run_of(const std::string& name) {
   return name.substr(0, name.find('-'));
 }
 
-Status name_it(const SnapshotWriter::Options& options, const wire::Snapshot& order) {
+// Returns the answer.
+wire::Snapshot carry_out(const SnapshotWriter::Options& options, wire::Snapshot order) {
+  const bool writes = order.word == SnapshotWord::kWrite;
+  const Status done = writes ? write(options, order) : name_snapshot(options, order);
+  order.word = !done    ? SnapshotWord::kFailed
+               : writes ? SnapshotWord::kWritten
+                        : SnapshotWord::kNamed;
+  if (!writes) order.files.clear();
+  order.old.clear();
+  if (!done) {
+    order.files.clear();
+    order.why = done.error().what;
+    if (order.why.size() > wire::kMaxSentenceBytes) order.why.resize(wire::kMaxSentenceBytes);
+  }
+  return order;
+}
+
+}  // namespace
+
+Status name_snapshot(const SnapshotWriter::Options& options, const wire::Snapshot& order) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   snapshot::Manifest manifest{
       .job = options.job,
@@ -53,33 +73,20 @@ Status name_it(const SnapshotWriter::Options& options, const wire::Snapshot& ord
   }
   std::vector<std::string> gone = order.old;
   if (const auto found = snapshot::find(options.folder)) {
-    for (const auto& half : found->half) {  // This run's: nobody writes another one now.
-      if (run_of(half) == run_of(order.name)) gone.push_back(half);
+    const std::string run = run_of(order.name);
+    for (const auto& half : found->half) {  // Nobody writes another one now.
+      if (run_of(half) == run) gone.push_back(half);
     }
+    std::map<Version, std::string> own;  // By version: the clock may have been set back.
+    for (const auto& [name, its] : found->whole) {
+      if (run_of(name) == run) own[its.version] = name;
+    }
+    for (; own.size() > options.keep; own.erase(own.begin())) gone.push_back(own.begin()->second);
   }
   // The snapshot is whole: what can not be removed costs only room.
   for (const auto& name : gone) (void)snapshot::remove(options.folder, name);
   return {};
 }
-
-// Returns the answer.
-wire::Snapshot carry_out(const SnapshotWriter::Options& options, wire::Snapshot order) {
-  const bool writes = order.word == SnapshotWord::kWrite;
-  const Status done = writes ? write(options, order) : name_it(options, order);
-  order.word = !done    ? SnapshotWord::kFailed
-               : writes ? SnapshotWord::kWritten
-                        : SnapshotWord::kNamed;
-  if (!writes) order.files.clear();
-  order.old.clear();
-  if (!done) {
-    order.files.clear();
-    order.why = done.error().what;
-    if (order.why.size() > wire::kMaxSentenceBytes) order.why.resize(wire::kMaxSentenceBytes);
-  }
-  return order;
-}
-
-}  // namespace
 
 SnapshotWriter::SnapshotWriter(io::Loop& loop, Options options,
                                std::function<void(wire::Snapshot)> on_done)

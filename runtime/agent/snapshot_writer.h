@@ -22,6 +22,7 @@ class SnapshotWriter {
     std::string program;
     std::int32_t world_size = 0;
     std::int32_t servers = 0;
+    std::size_t keep = 2;
   };
 
   // `on_done` gets the answer to each order, in the loop.
@@ -44,5 +45,10 @@ class SnapshotWriter {
   const Options options_;
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
 };
+
+// Makes a snapshot of the files that are all in their place, and removes those of its run that it
+// replaces: `order.old`, all beyond Options::keep, and those that were never finished.
+[[nodiscard]] Status name_snapshot(const SnapshotWriter::Options& options,
+                                   const wire::Snapshot& order);
 
 }  // namespace holdfast::runtime

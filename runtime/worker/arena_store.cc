@@ -22,7 +22,7 @@
 #include "os/host.h"
 #include "os/lost_pages.h"
 #include "os/shared_file.h"
-#include "runtime/worker/arena_parts.h"
+#include "runtime/jobs/arena_parts.h"
 #include "runtime/worker/fetch.h"
 #include "runtime/worker/ownership.h"
 #include "runtime/worker/rehearsal.h"

@@ -1,4 +1,4 @@
-#include "runtime/worker/arena_parts.h"
+#include "runtime/jobs/arena_parts.h"
 
 #include <algorithm>
 #include <map>
