@@ -28,6 +28,15 @@ int explain(const std::string& job, const std::string& folder, bool json);
 int move(const std::string& job, const std::string& from, const std::string& to, bool drains,
          int timeout_s);
 
+// `holdfast stop`: has a job make a snapshot, if it makes any, and end, as by SIGTERM. Not before
+// step `after_step` is made. Returns once the snapshot is on the disk. Exit code 1: nobody answers,
+// or the order makes no sense, and it prints why.
+int stop(const std::string& job, std::int64_t after_step, int timeout_s);
+
+// `holdfast snapshot now`: has a job make a snapshot. Returns once it is on the disk. Exit code 1:
+// it was not made, and it prints why.
+int snapshot_now(const std::string& job, int timeout_s);
+
 // `holdfast inject`: has something happen to a rank, or a host, of a job that takes drills
 // (docs/drills.md).
 // Prints what. Exit code 1: the scheduler would not, and it prints why; 2: a wrong command line.

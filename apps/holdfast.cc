@@ -1,5 +1,5 @@
-// holdfast: looks after jobs: status, explain, inject, drain, move, clean, settings, run, verify,
-// timeline, tls, table.
+// holdfast: looks after jobs: status, explain, inject, stop, drain, move, clean, settings, run,
+// verify, timeline, tls, table.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -19,7 +19,8 @@ namespace holdfast {
 namespace {
 
 constexpr const char* kCommands =
-    "status, explain, inject, drain, move, clean, settings, run, verify, timeline, tls and table";
+    "status, explain, inject, stop, drain, move, clean, settings, run, verify, timeline, tls and "
+    "table";
 
 void print_settings(bool markdown) {
   if (markdown) {
@@ -85,6 +86,23 @@ struct InjectOptions {
   }
 };
 
+// The arguments of `holdfast stop`.
+struct Stopping {
+  std::int64_t after_step = 0;
+  int timeout_s = 600;
+  CLI::App* app = nullptr;
+
+  void offer(CLI::App& all, std::string& job) {
+    app = all.add_subcommand("stop", "Have a job make a last snapshot, if it makes any, and end");
+    app->add_option("--job", job, "Its name; needed where several run");
+    app->add_option("--after-step", after_step, "Not before this step is made")
+        ->check(CLI::NonNegativeNumber);
+    app->add_option("--timeout", timeout_s, "Seconds to wait for the snapshot")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 86400));
+  }
+};
+
 // The commands that have a parser of their own. nullopt: it is none of them.
 std::optional<int> run_by_own_parser(int argc, char** argv) {
   const std::string_view command = argv[1];
@@ -117,6 +135,8 @@ int run(int argc, char** argv) {
   explain->add_option("DIR", folder, "The log folder of a job that has ended");
   InjectOptions inject;
   inject.offer(app, job);
+  Stopping stop;
+  stop.offer(app, job);
   Moving move;
   move.offer(app, job);
   bool dry_run = false;
@@ -160,6 +180,7 @@ int run(int argc, char** argv) {
     inject.arguments.job = job;
     return apps::inject(inject.arguments);
   }
+  if (stop.app->parsed()) return apps::stop(job, stop.after_step, stop.timeout_s);
   if (move.is_meant()) {
     return apps::move(job, move.from, move.to, move.drain->parsed(), move.timeout_s);
   }

@@ -85,6 +85,11 @@ void Snapshots::begin() {
 
 // What is under way counts as well: of several hosts that are to end, each agent asks.
 void Snapshots::ask(Link link, const wire::Snapshot& m) {
+  if (!job_.options.snapshots.wanted && m.version > 0) {
+    wire::Snapshot no = word(SnapshotWord::kMissed);
+    no.why = "without --snapshot, a job does not stop after a step: leave --after-step out";
+    return job_.send(link, std::move(no));
+  }
   const wire::PeerKind kind = job_.connections.at(link).kind;
   if (kind != wire::PeerKind::kObserver && job_.agents.find(link) == nullptr) return;
   stops_ = stops_ || (kind == wire::PeerKind::kObserver && m.word == SnapshotWord::kStop);
