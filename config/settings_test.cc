@@ -96,6 +96,22 @@ TEST(Settings, RefuseAMisspeltTlsConfiguration) {
   EXPECT_TRUE(has(error_of({"HOLDFAST_TLS_CONFG=/config.json"}), "HOLDFAST_TLS_CONFIG"));
 }
 
+TEST(Settings, TakeATimeOrANumberOfSteps) {
+  const auto every = [](const char* text) {
+    const auto settings = read({(std::string("HOLDFAST_SNAPSHOT_EVERY=") + text).c_str()});
+    EXPECT_TRUE(settings) << settings.error().what;
+    return settings->snapshot_every;
+  };
+  EXPECT_EQ(every("30s").time, std::chrono::seconds(30));
+  EXPECT_EQ(every("5min").time, std::chrono::minutes(5));
+  EXPECT_EQ(every("5m").time, std::chrono::minutes(5));
+  EXPECT_EQ(every("1.5h").time, std::chrono::minutes(90));
+  EXPECT_EQ(every("100ms").time, std::chrono::milliseconds(100));
+  EXPECT_EQ(every("100").steps, 100U);
+  EXPECT_EQ(every("100").time, Duration{});
+  EXPECT_EQ(read({})->snapshot_every.time, std::chrono::minutes(5));
+}
+
 TEST(Settings, TreatAnEmptyValueAsUnset) {
   const auto settings = read({"MS_SCHED_PORT=", "MS_ROLE=", "HOLDFAST_JOB="});
   ASSERT_TRUE(settings) << settings.error().what;
@@ -119,6 +135,10 @@ TEST(Settings, NameTheVariableTheValueAndWhatIsAllowed) {
   EXPECT_TRUE(has(error_of({"HOLDFAST_JOB=.hidden"}), "letters"));
   EXPECT_TRUE(has(error_of({"HOLDFAST_UPDATE_THREADS=17"}), "from 1 to 16"));
   EXPECT_TRUE(has(error_of({"MS_WORKER_NUM=10001"}), "from 1 to 10000"));
+  for (const char* value : {"0", "-1", "5 min", "1e9h", "s", "0.001s", "nan s", "7d"}) {
+    const std::string entry = std::string("HOLDFAST_SNAPSHOT_EVERY=") + value;
+    EXPECT_TRUE(has(error_of({entry.c_str()}), "as in 30s, 5min or 2h")) << value;
+  }
   for (const char* process :
        {"garbage", "1", "1:2", "1:2:", "0:1:2", "-5:1:2", "1:2:3:4", "a:1:2"}) {
     const std::string entry = std::string("HOLDFAST_AGENT=") + process;

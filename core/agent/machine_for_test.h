@@ -41,6 +41,7 @@ class AgentTest : public ::testing::Test {
     options.max_restarts = max_restarts;
     options.rehearsals = options_;
     options.takes_drills = takes_drills_;
+    options.snapshot_patience = patience_;
     machine_.emplace(std::move(options));
     step(Started{});
   }
@@ -103,6 +104,7 @@ class AgentTest : public ::testing::Test {
   std::map<std::string, Spawn> places_;  // The newest process of each place.
   std::vector<Spawn> spares_;
   RehearsalOptions options_;
+  Duration patience_{};  // Options::snapshot_patience
   bool takes_drills_ = false;
   std::vector<Spawn> rehearsals_;
   std::vector<Reason> logged_;

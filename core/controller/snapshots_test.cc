@@ -243,6 +243,68 @@ TEST_F(SnapshotsTest, WithoutAnAgentThereIsNone) {
   EXPECT_EQ(remarks_[0].what.kind, Reason::Kind::kSnapshotFailed);
 }
 
+// ---- On request ---------------------------------------------------------------------------------
+
+TEST_F(SnapshotsTest, WhoAsksHearsWhenItIsWhole) {
+  train();
+  const wire::Snapshot ask{.word = SnapshotWord::kAsk};
+  step(Connected{80, wire::PeerKind::kObserver});
+  step(Received{80, ask});
+  step(Received{90, ask});
+  ASSERT_NE(told(1), nullptr) << "at once";
+  make_one();
+  ASSERT_NE(told(80), nullptr);
+  EXPECT_EQ(told(80)->word, SnapshotWord::kNamed);
+  EXPECT_EQ(told(80)->version, 3U);
+  EXPECT_EQ(told(90)->word, SnapshotWord::kNamed);
+}
+
+TEST_F(SnapshotsTest, WhoAsksHearsWhyThereIsNone) {
+  train();
+  step(Received{90, wire::Snapshot{.word = SnapshotWord::kAsk}});
+  answer(2, SnapshotWord::kFailed, "no room");
+  EXPECT_EQ(told(90)->word, SnapshotWord::kFailed);
+  EXPECT_EQ(told(90)->why, "no room");
+  step(Received{1, wire::Finished{machine_->generation(), 2}});
+  step(Received{90, wire::Snapshot{.word = SnapshotWord::kAsk}});
+  EXPECT_EQ(told(90)->word, SnapshotWord::kFailed);
+  EXPECT_EQ(told(90)->why, "a rank has ended its training");
+}
+
+TEST_F(SnapshotsTest, AStopComesAfterTheSnapshotOfAStep) {
+  train();
+  step(Connected{80, wire::PeerKind::kObserver});
+  step(Received{80, wire::Snapshot{.word = SnapshotWord::kStop, .version = 50}});
+  ASSERT_NE(told(1), nullptr);
+  EXPECT_EQ(told(1)->version, 50U);
+  progress_all(50);
+  make_one();
+  EXPECT_EQ(told(80)->word, SnapshotWord::kNamed);
+  EXPECT_EQ(told(90)->word, SnapshotWord::kStop);
+}
+
+TEST_F(SnapshotsTest, AJobWithoutSnapshotsStopsAtOnce) {
+  options_.snapshots = {};
+  begin_job();
+  train();
+  step(Connected{80, wire::PeerKind::kObserver});
+  step(Received{80, wire::Snapshot{.word = SnapshotWord::kStop, .version = 50}});
+  EXPECT_EQ(told(80)->word, SnapshotWord::kMissed);
+  EXPECT_EQ(told(90), nullptr);
+  step(Received{80, wire::Snapshot{.word = SnapshotWord::kStop}});
+  EXPECT_EQ(told(80)->word, SnapshotWord::kFailed);
+  ASSERT_NE(told(90), nullptr);
+  EXPECT_EQ(told(90)->word, SnapshotWord::kStop);
+}
+
+TEST_F(SnapshotsTest, ARankCanNotStopTheJob) {
+  train();
+  step(Received{1, wire::Snapshot{.word = SnapshotWord::kStop}});
+  step(Received{1, wire::Snapshot{.word = SnapshotWord::kAsk}});
+  EXPECT_EQ(told(1), nullptr);
+  EXPECT_EQ(told(90), nullptr);
+}
+
 // ---- Begin again from one -----------------------------------------------------------------------
 
 TEST_F(SnapshotsTest, ANewJobBeginsWithTheNewestOne) {

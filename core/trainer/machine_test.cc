@@ -278,6 +278,88 @@ TEST_F(TrainerTest, AServerEndsWithTheJob) {
   EXPECT_EQ(take<Return>().what, What::kEnded);
 }
 
+// A part of a snapshot is taken at exactly the version that was asked for.
+TEST_F(TrainerTest, TakesASnapshotWhenItHasMadeTheStep) {
+  using Word = wire::SnapshotWord;
+  stand();
+  EXPECT_TRUE(bring(SnapshotAsked{1, 6}).empty());
+  arrive();
+  (void)bring(Arrived{});
+  EXPECT_FALSE(take<Update>().keeps) << "this is step 5";
+  (void)bring(Updated{});
+  (void)take<Return>();
+  (void)bring(StepBegun{});
+  (void)take<Return>();
+  arrive();
+  (void)bring(Arrived{});
+  EXPECT_TRUE(take<Update>().keeps);
+  const auto* taken = said<wire::Snapshot>(bring(Updated{}));
+  ASSERT_NE(taken, nullptr);
+  EXPECT_EQ(taken->word, Word::kTaken);
+  EXPECT_EQ(taken->version, 6U);
+}
+
+TEST_F(TrainerTest, SaysWhyItCouldNotTakeASnapshot) {
+  stand();
+  (void)bring(SnapshotAsked{1, 5});
+  arrive();
+  (void)bring(Arrived{});
+  EXPECT_TRUE(take<Update>().keeps);
+  const auto* failed = said<wire::Snapshot>(bring(Updated{"no room"}));
+  ASSERT_NE(failed, nullptr);
+  EXPECT_EQ(failed->word, wire::SnapshotWord::kFailed);
+  EXPECT_EQ(failed->why, "no room");
+}
+
+TEST_F(TrainerTest, SaysThatItWasAskedTooLate) {
+  stand();
+  for (const auto& [generation, version] : {std::pair<Generation, Version>{1, 4}, {2, 9}}) {
+    const auto* missed = said<wire::Snapshot>(bring(SnapshotAsked{generation, version}));
+    ASSERT_NE(missed, nullptr);
+    EXPECT_EQ(missed->word, wire::SnapshotWord::kMissed);
+  }
+  arrive();
+  (void)bring(Arrived{});
+  EXPECT_FALSE(take<Update>().keeps);
+  EXPECT_EQ(said<wire::Snapshot>(bring(SnapshotAsked{1, 5}))->word, wire::SnapshotWord::kMissed)
+      << "the update is under way";
+}
+
+TEST_F(TrainerTest, ASnapshotOfAGenerationThatHasEndedIsNotTaken) {
+  stand();
+  (void)bring(SnapshotAsked{1, 5});
+  arrive();
+  (void)stop(true);
+  (void)bring(Arrived{Outcome::kStopped});
+  (void)take<LeaveGroup>();
+  (void)bring(LeftGroup{});
+  (void)go(2, 4);
+  (void)take<Unstage>();
+  EXPECT_EQ(take<Return>().what, What::kVoid);
+  begin();
+  arrive();
+  (void)bring(Arrived{});
+  EXPECT_FALSE(take<Update>().keeps);
+}
+
+TEST_F(TrainerTest, ASnapshotThatCanNotBeReadEndsNothing) {
+  (void)bring(JoinCalled{});
+  (void)assign({.generation = 1});
+  (void)repair(1, 7, wire::Act::kLoad);
+  EXPECT_EQ(take<Repair>().order.act, wire::Act::kLoad);
+  const auto* unreadable = said<wire::Snapshot>(bring(Repaired{{}, "damaged"}));
+  ASSERT_NE(unreadable, nullptr);
+  EXPECT_EQ(unreadable->word, wire::SnapshotWord::kUnreadable);
+  EXPECT_EQ(unreadable->why, "damaged");
+  EXPECT_TRUE(work_.empty());
+  const auto* report = said<wire::Report>(assign({.generation = 2}));
+  ASSERT_NE(report, nullptr);
+  EXPECT_EQ(report->version, kNoVersion);
+  (void)repair(2, 5, wire::Act::kLoad);
+  (void)take<Repair>();
+  EXPECT_NE(said<wire::Repaired>(bring(Repaired{{5, 5}, ""})), nullptr);
+}
+
 TEST_F(TrainerTest, AWorldOfItsOwnNeedsNobody) {
   options_.solo = true;
   machine_.emplace(options_);

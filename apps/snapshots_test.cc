@@ -1,0 +1,187 @@
+// Everything is lost, and the job goes on from a snapshot with the same bits.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "apps/testing/job.h"
+#include "base/text.h"
+#include "os/files.h"
+
+namespace holdfast::apps {
+namespace {
+
+constexpr int kMade = 300;
+
+class Snapshots : public ::testing::Test {
+ protected:
+  // `more`: of msrun.
+  static std::vector<std::string> two(const Job& job, std::vector<std::string> more,
+                                      const std::string& pause = "3000") {
+    more.insert(more.begin(), {"--worker_num", "2"});
+    auto words = toy(job, kMade, std::move(more));
+    words.insert(words.end(), {"--pause", pause});
+    return words;
+  }
+  static std::string states_of(const Job& job) {
+    std::string all;
+    for (const int rank : {0, 1}) {
+      const auto state = os::read_file(cat(job.folder, "/out/rank-", rank));
+      all += state ? *state : "none";
+    }
+    return all;
+  }
+  static const std::string& undisturbed() {
+    static const std::string states = [] {
+      Job job("snapshots-undisturbed");
+      job.launch(two(job, {}, "0"));
+      EXPECT_EQ(job.wait(60), 0) << job.output();
+      return states_of(job);
+    }();
+    return states;
+  }
+  // The steps of the whole snapshots of a job, ascending.
+  static std::vector<int> steps_in(const std::string& folder) {
+    std::vector<int> steps;
+    for (const std::string& name : os::names_in(folder)) {
+      if (!std::filesystem::exists(cat(folder, '/', name, "/manifest.json"))) continue;
+      steps.push_back(std::stoi(name.substr(name.find('-') + 1)));
+    }
+    std::sort(steps.begin(), steps.end());
+    return steps;
+  }
+  static void expect_to_go_on_from(const std::string& folder, int step) {
+    Job next("snapshots-next");
+    next.launch(two(next, {"--resume", folder}, "0"));
+    ASSERT_EQ(next.wait(60), 0) << next.output();
+    EXPECT_TRUE(has(next.output(), cat("begins again from the snapshot of step ", step, " ")))
+        << next.output();
+    EXPECT_EQ(states_of(next), undisturbed());
+    EXPECT_TRUE(next.nothing_left());
+  }
+};
+
+TEST_F(Snapshots, AreMadeBesideTheStepsAndOldOnesGo) {
+  Job job("snapshots-made");
+  const std::string folder = cat(job.folder, "/snapshots");
+  job.launch(two(job, {"--snapshot", folder, "--snapshot_every", "20", "--snapshot_keep", "3"}));
+  ASSERT_EQ(job.wait(60), 0) << job.output();
+  EXPECT_EQ(states_of(job), undisturbed());
+  const auto steps = steps_in(folder);
+  ASSERT_EQ(steps.size(), 3U) << job.log("scheduler");
+  for (const int step : steps) EXPECT_EQ(step % 20, 0);
+  expect_to_go_on_from(folder, steps.back());
+  EXPECT_EQ(std::system(cat(HOLDFAST, " snapshot verify ", folder, " >/dev/null").c_str()), 0);
+}
+
+// All are killed in one instant, so nobody can do anything for it.
+TEST_F(Snapshots, AllProcessesMayDieAtOnce) {
+  Job job("snapshots-killed");
+  const std::string folder = cat(job.folder, "/snapshots");
+  job.launch(two(job, {"--snapshot", folder, "--snapshot_every", "20"}));
+  ASSERT_TRUE(until([&] { return steps_in(folder).size() == 2; })) << job.output();
+  job.signal(0, SIGSTOP);
+  for (const pid_t pid : job.processes()) ::kill(pid, SIGKILL);
+  job.signal(0, SIGKILL);
+  EXPECT_EQ(job.wait(20), 128 + SIGKILL);
+  expect_to_go_on_from(folder, steps_in(folder).back());
+}
+
+TEST_F(Snapshots, ASignalMakesALastOne) {
+  for (const int signal : {SIGTERM, SIGUSR1}) {
+    Job job(cat("snapshots-signal-", signal));
+    const std::string folder = cat(job.folder, "/snapshots");
+    job.launch(two(job, {"--snapshot", folder}));
+    ASSERT_TRUE(job.reaches(20)) << job.output();
+    const int before = static_cast<int>(job.status("version"));
+    job.signal(0, signal);
+    EXPECT_EQ(job.wait(60), 128 + signal) << job.output();
+    ASSERT_FALSE(steps_in(folder).empty()) << job.output();
+    EXPECT_GE(steps_in(folder).back(), before);
+    EXPECT_TRUE(job.nothing_left());
+    expect_to_go_on_from(folder, steps_in(folder).back());
+  }
+}
+
+TEST_F(Snapshots, AJobThatFailsLeavesOne) {
+  Job job("snapshots-failed");
+  const std::string folder = cat(job.folder, "/snapshots");
+  job.launch(two(job, {"--snapshot", folder, "--max_restarts", "0"}));
+  ASSERT_TRUE(job.reaches(20)) << job.output();
+  EXPECT_TRUE(job.kill("MS_NODE_ID=1"));
+  EXPECT_EQ(job.wait(60), 128 + SIGKILL) << job.output();
+  ASSERT_EQ(steps_in(folder).size(), 1U) << job.output();
+  expect_to_go_on_from(folder, steps_in(folder).back());
+}
+
+TEST_F(Snapshots, HoldfastStopsAJobAfterAStep) {
+  Job job("snapshots-stop");
+  const std::string folder = cat(job.folder, "/snapshots");
+  job.launch(two(job, {"--snapshot", folder}));
+  ASSERT_TRUE(job.reaches(1)) << job.output();
+  const std::string stop = cat(HOLDFAST, " stop --job ", job.name, " --after-step 120 >/dev/null");
+  EXPECT_EQ(std::system(stop.c_str()), 0);
+  EXPECT_EQ(job.wait(60), 128 + SIGTERM) << job.output();
+  ASSERT_FALSE(steps_in(folder).empty()) << job.output();
+  EXPECT_GE(steps_in(folder).front(), 120);
+  expect_to_go_on_from(folder, steps_in(folder).back());
+}
+
+// The memory of one rank is gone with its process. No other has its private part.
+TEST_F(Snapshots, AreTheLastRungOfARecovery) {
+  Job job("snapshots-rung");
+  const std::string folder = cat(job.folder, "/snapshots");
+  job.launch(two(job, {"--snapshot", folder, "--snapshot_every", "20"}));
+  ASSERT_TRUE(until([&] { return !steps_in(folder).empty(); })) << job.output();
+  for (const char* who : {"MS_NODE_ID=0", "MS_NODE_ID=1"}) {
+    const auto pids = job.processes(who);
+    ASSERT_EQ(pids.size(), 1U);
+    ::kill(pids.front(), SIGSTOP);
+  }
+  for (const int rank : {0, 1}) {
+    std::filesystem::remove(
+        cat("/dev/shm/holdfast-", ::getuid(), '/', job.name, "/rank-", rank, ".arena"));
+  }
+  for (const char* who : {"MS_NODE_ID=0", "MS_NODE_ID=1"}) EXPECT_TRUE(job.kill(who));
+  ASSERT_EQ(job.wait(60), 0) << job.output();
+  EXPECT_TRUE(has(job.output(), "begins again from the snapshot of step ")) << job.output();
+  EXPECT_TRUE(has(job.output(), " made again")) << job.output();
+  EXPECT_EQ(states_of(job), undisturbed());
+}
+
+TEST_F(Snapshots, WhatDoesNotFitIsNamed) {
+  Job job("snapshots-misfit");
+  const std::string folder = cat(job.folder, "/snapshots");
+  std::filesystem::create_directory(folder);
+  job.launch(two(job, {"--resume", folder}));
+  EXPECT_NE(job.wait(60), 0);
+  EXPECT_TRUE(has(job.output() + job.log("scheduler"), "there is no whole snapshot in "))
+      << job.output();
+  Job first("snapshots-misfit-first");
+  first.launch(two(first, {"--snapshot", folder, "--snapshot_every", "20"}, "1000"));
+  ASSERT_EQ(first.wait(60), 0) << first.output();
+  Job other("snapshots-misfit-other");
+  auto words = toy(other, kMade, {"--worker_num", "1", "--resume", folder});
+  other.launch(words);
+  EXPECT_NE(other.wait(60), 0);
+  EXPECT_TRUE(has(other.output() + other.log("scheduler"),
+                  "is of a job of 2 workers, and this one "
+                  "has 1 workers"))
+      << other.output();
+}
+
+// A full disk costs the snapshot and a line, never the job.
+TEST_F(Snapshots, AFolderThatCanNotBeWrittenCostsALine) {
+  Job job("snapshots-full");
+  const std::string folder = cat(job.folder, "/a-file/snapshots");
+  ASSERT_TRUE(os::write_file_atomically(cat(job.folder, "/a-file"), "no folder"));
+  job.launch(two(job, {"--snapshot", folder, "--snapshot_every", "20"}, "1000"));
+  ASSERT_EQ(job.wait(60), 0) << job.output();
+  EXPECT_EQ(count(job.output(), "no snapshot of step "), 1U) << job.output();
+  EXPECT_EQ(states_of(job), undisturbed());
+}
+
+}  // namespace
+}  // namespace holdfast::apps
