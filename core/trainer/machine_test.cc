@@ -293,7 +293,8 @@ TEST_F(TrainerTest, TakesASnapshotWhenItHasMadeTheStep) {
   arrive();
   (void)bring(Arrived{});
   EXPECT_TRUE(take<Update>().keeps);
-  const auto* taken = said<wire::Snapshot>(bring(Updated{}));
+  const auto taken_actions = bring(Updated{});
+  const auto* taken = said<wire::Snapshot>(taken_actions);
   ASSERT_NE(taken, nullptr);
   EXPECT_EQ(taken->word, Word::kTaken);
   EXPECT_EQ(taken->version, 6U);
@@ -305,7 +306,8 @@ TEST_F(TrainerTest, SaysWhyItCouldNotTakeASnapshot) {
   arrive();
   (void)bring(Arrived{});
   EXPECT_TRUE(take<Update>().keeps);
-  const auto* failed = said<wire::Snapshot>(bring(Updated{"no room"}));
+  const auto failed_actions = bring(Updated{"no room"});
+  const auto* failed = said<wire::Snapshot>(failed_actions);
   ASSERT_NE(failed, nullptr);
   EXPECT_EQ(failed->word, wire::SnapshotWord::kFailed);
   EXPECT_EQ(failed->why, "no room");
@@ -314,15 +316,17 @@ TEST_F(TrainerTest, SaysWhyItCouldNotTakeASnapshot) {
 TEST_F(TrainerTest, SaysThatItWasAskedTooLate) {
   stand();
   for (const auto& [generation, version] : {std::pair<Generation, Version>{1, 4}, {2, 9}}) {
-    const auto* missed = said<wire::Snapshot>(bring(SnapshotAsked{generation, version}));
+    const auto missed_actions = bring(SnapshotAsked{generation, version});
+    const auto* missed = said<wire::Snapshot>(missed_actions);
     ASSERT_NE(missed, nullptr);
     EXPECT_EQ(missed->word, wire::SnapshotWord::kMissed);
   }
   arrive();
   (void)bring(Arrived{});
   EXPECT_FALSE(take<Update>().keeps);
-  EXPECT_EQ(said<wire::Snapshot>(bring(SnapshotAsked{1, 5}))->word, wire::SnapshotWord::kMissed)
-      << "the update is under way";
+  const auto late = bring(SnapshotAsked{1, 5});
+  ASSERT_NE(said<wire::Snapshot>(late), nullptr) << "the update is under way";
+  EXPECT_EQ(said<wire::Snapshot>(late)->word, wire::SnapshotWord::kMissed);
 }
 
 TEST_F(TrainerTest, ASnapshotOfAGenerationThatHasEndedIsNotTaken) {
@@ -347,12 +351,14 @@ TEST_F(TrainerTest, ASnapshotThatCanNotBeReadEndsNothing) {
   (void)assign({.generation = 1});
   (void)repair(1, 7, wire::Act::kLoad);
   EXPECT_EQ(take<Repair>().order.act, wire::Act::kLoad);
-  const auto* unreadable = said<wire::Snapshot>(bring(Repaired{{}, "damaged"}));
+  const auto unreadable_actions = bring(Repaired{{}, "damaged"});
+  const auto* unreadable = said<wire::Snapshot>(unreadable_actions);
   ASSERT_NE(unreadable, nullptr);
   EXPECT_EQ(unreadable->word, wire::SnapshotWord::kUnreadable);
   EXPECT_EQ(unreadable->why, "damaged");
   EXPECT_TRUE(work_.empty());
-  const auto* report = said<wire::Report>(assign({.generation = 2}));
+  const auto report_actions = assign({.generation = 2});
+  const auto* report = said<wire::Report>(report_actions);
   ASSERT_NE(report, nullptr);
   EXPECT_EQ(report->version, kNoVersion);
   (void)repair(2, 5, wire::Act::kLoad);
