@@ -151,6 +151,32 @@ TEST_F(Snapshots, AreTheLastRungOfARecovery) {
   EXPECT_EQ(states_of(job), undisturbed());
 }
 
+// Workers and parameter servers.
+TEST_F(Snapshots, HaveTheRowsOfServers) {
+  const auto served = [](const Job& job, std::vector<std::string> more, const char* pause) {
+    more.insert(more.begin(), {"--server_num", "2"});
+    auto words = two(job, std::move(more), pause);
+    words.insert(words.end(), {"--keys", "50"});
+    return words;
+  };
+  Job calm("snapshots-served");
+  calm.launch(served(calm, {}, "0"));
+  ASSERT_EQ(calm.wait(60), 0) << calm.output();
+  Job job("snapshots-served-lost");
+  const std::string folder = cat(job.folder, "/snapshots");
+  job.launch(served(job, {"--snapshot", folder, "--snapshot_every", "20"}, "3000"));
+  ASSERT_TRUE(until([&] { return steps_in(folder).size() == 2; })) << job.output();
+  job.signal(0, SIGSTOP);
+  for (const pid_t pid : job.processes()) ::kill(pid, SIGKILL);
+  job.signal(0, SIGKILL);
+  EXPECT_EQ(job.wait(20), 128 + SIGKILL);
+  Job next("snapshots-served-next");
+  next.launch(served(next, {"--resume", folder}, "0"));
+  ASSERT_EQ(next.wait(60), 0) << next.output();
+  EXPECT_TRUE(has(next.output(), "begins again from the snapshot of step ")) << next.output();
+  EXPECT_EQ(states_of(next), states_of(calm));
+}
+
 TEST_F(Snapshots, WhatDoesNotFitIsNamed) {
   Job job("snapshots-misfit");
   const std::string folder = cat(job.folder, "/snapshots");

@@ -200,6 +200,9 @@ Tables::~Tables() = default;
 const std::vector<Spec>& Tables::specs() const {
   return state_->specs;
 }
+std::uint64_t Tables::run_id() const {
+  return state_->header().fixed.run_id;
+}
 Version Tables::version() const {
   return load(state_->header().version);
 }

@@ -52,6 +52,7 @@ class Tables {
   ~Tables();  // Unmaps; the file stays.
 
   [[nodiscard]] const std::vector<Spec>& specs() const;
+  [[nodiscard]] std::uint64_t run_id() const;
   [[nodiscard]] bool fresh() const { return version() == kNoVersion; }
   [[nodiscard]] Version version() const;           // Committed; kNoVersion: fresh.
   [[nodiscard]] Version staged() const;            // version() or version() + 1; kNoVersion: fresh.

@@ -116,7 +116,7 @@ class StateStore {
 
  private:
   static Error not_in_snapshots() {
-    return {Blame::kUser, "snapshots do not hold the tables of parameter servers yet"};
+    return {Blame::kUser, "this kind of state is in no snapshot"};
   }
 };
 

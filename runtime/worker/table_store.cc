@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "runtime/worker/fetch.h"
 #include "runtime/worker/neighbours.h"
+#include "runtime/worker/table_parts.h"
 #include "table/arrival.h"
 #include "table/saved.h"
 
@@ -114,13 +115,8 @@ class TableStore final : public StateStore {
       return Error{Blame::kWorld, cat("the tables of rank ", identity_.rank, " in version ",
                                       version, " were on another host, and nobody else has them")};
     }
-    const std::string path = tables_path(identity_, identity_.rank);
-    if (!tables_.fresh()) {  // Left from a time before this rank was on another host.
-      table::Tables::remove(path);
-      auto anew = table::Tables::open(path, tables_.specs(), identity_.run_id);
-      if (!anew) return anew.error();
-      tables_ = *std::move(anew);
-    }
+    // They may be left from a time before this rank was on another host.
+    if (const Status anew = begin_anew(); !anew) return anew.error();
     table::Arrival arrival(tables_, identity_.run_id, version);
     TableSink sink(arrival);
     const Status came = held.endpoint.empty()
@@ -162,6 +158,18 @@ class TableStore final : public StateStore {
   [[nodiscard]] Status show(const std::string&) override {
     return Error{Blame::kWorld, "a parameter server is not rehearsed"};
   }
+  [[nodiscard]] Status keep(const std::string& path) override {
+    const Rank me = identity_.rank;
+    return write_table_part(tables_, tables_path(identity_, me), me, path);
+  }
+  [[nodiscard]] Result<Received> load(const std::string& dir, const std::string& name,
+                                      Version version) override {
+    forget_held();
+    if (const Status anew = begin_anew(); !anew) return anew.error();
+    const auto bytes = load_table_part(tables_, identity_.rank, version, dir, name);
+    if (!bytes) return bytes.error();
+    return Received{.bytes = *bytes};
+  }
   void forget_held() override {
     drop_unless([](Rank, const table::Tables&) { return false; });
   }
@@ -192,6 +200,15 @@ class TableStore final : public StateStore {
   [[nodiscard]] collective::Registered gradients() override { return {}; }
 
  private:
+  [[nodiscard]] Status begin_anew() {
+    if (tables_.fresh()) return {};
+    const std::string path = tables_path(identity_, identity_.rank);
+    table::Tables::remove(path);
+    auto anew = table::Tables::open(path, tables_.specs(), identity_.run_id);
+    if (!anew) return anew.error();
+    tables_ = *std::move(anew);
+    return {};
+  }
   // The second copy can not be had, however often it is tried. The job ends by this name.
   Error no_copy(const Error& why) {
     return worker_.fail(cat("a server can not hold the rows of another one: ", why.what,
