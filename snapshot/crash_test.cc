@@ -30,10 +30,11 @@ bool is_whole(const std::string& dir, const std::string& name) {
                      [&name](const Found& one) { return one.name == name; });
 }
 
-// All that is found is right, and what is half can be removed.
-void expect_sound(const std::string& dir) {
+// All that is found is right, and what is half can be removed. `is_done`: nothing is half.
+void expect_sound(const std::string& dir, bool is_done) {
   const auto listing = find(dir);
   ASSERT_TRUE(listing) << listing.error().what;
+  EXPECT_TRUE(listing->half.empty() || !is_done);
   for (const Found& found : listing->whole) {
     const Status right = verify(dir, found.name);
     EXPECT_TRUE(right) << right.error().what;
@@ -99,7 +100,7 @@ TEST_F(Crash, OfASnapshotLeavesItWholeOrNot) {
   };
   const auto old = [](const std::string& dir) { ASSERT_TRUE(snap(dir, kOld, 1)); };
   at_each_call(old, work, [](const std::string& dir, bool is_done) {
-    expect_sound(dir);
+    expect_sound(dir, is_done);
     EXPECT_TRUE(is_whole(dir, kOld));
     EXPECT_TRUE(is_whole(dir, kNew) || !is_done);
   });
@@ -114,7 +115,7 @@ TEST_F(Crash, OfTheFirstSnapshotLeavesItWholeOrNot) {
   };
   at_each_call([](const std::string&) {}, work,
                [](const std::string& dir, bool is_done) {
-                 expect_sound(dir + "/and/deep");
+                 expect_sound(dir + "/and/deep", is_done);
                  EXPECT_TRUE(is_whole(dir + "/and/deep", kNew) || !is_done);
                });
 }
@@ -126,7 +127,7 @@ TEST_F(Crash, OfARemovalLeavesItWholeOrNot) {
   };
   const auto work = [](const std::string& dir) { return remove(dir, kOld) ? 0 : 1; };
   at_each_call(prepare, work, [](const std::string& dir, bool is_done) {
-    expect_sound(dir);
+    expect_sound(dir, is_done);
     EXPECT_TRUE(is_whole(dir, kNew));
     EXPECT_FALSE(is_whole(dir, kOld) && is_done);
   });

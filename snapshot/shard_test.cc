@@ -201,15 +201,35 @@ TEST_F(Shards, AreNotBelievedForTheSakeOfTheirSeal) {
 
 // It takes time and memory in proportion to its length, which is bounded.
 TEST_F(Shards, CostLittleIfTheirHeaderIsFullOfNothing) {
-  std::string header = R"({"__metadata__":{"holdfast_shard":"1")";
-  for (int i = 0; header.size() < (std::size_t{1} << 22); ++i) header += cat(",\"", i, "\":\"\"");
-  write_text(path, sealed(header, ""));
+  const auto filled = [](std::string header, const char* with) {
+    for (int i = 0; header.size() + 64 < kLongestHeader; ++i) header += cat(",\"", i, "\":", with);
+    return sealed(header, "");
+  };
+  const std::string metadata = R"({"__metadata__":{"holdfast_shard":"1")";
+  write_text(path, filled(metadata, "\"\""));
   const auto shard = Shard::open(path);
   ASSERT_TRUE(shard) << shard.error().what;
   EXPECT_GT(shard->about().size(), 300'000U);
-  header.append(std::size_t{1} << 24, ' ');
-  write_text(path, sealed(header, ""));
+  for (const char* with : {"{}", "[[[[[[[[[["}) {
+    write_text(path, filled(metadata, with));
+    EXPECT_TRUE(has(why_not(Shard::open(path)), "its header makes no sense"));
+  }
+  write_text(path, sealed(metadata + std::string(kLongestHeader, ' '), ""));
   EXPECT_TRUE(has(why_not(Shard::open(path)), "does not begin as a safetensors file"));
+}
+
+TEST_F(Shards, MayHaveManyTensors) {
+  std::vector<std::string> names;
+  std::vector<Piece> pieces;
+  for (int i = 0; i < 40'000; ++i) names.push_back(cat("tensor-", i));
+  for (const std::string& name : names) pieces.push_back({name, bytes_of(name)});
+  EXPECT_TRUE(has(why_not(write_shard(path, {}, pieces)), "has too many tensors"));
+  EXPECT_TRUE(os::names_in(folder.path()).empty());
+  pieces.resize(20'000);
+  ASSERT_TRUE(write_shard(path, {}, pieces));
+  const auto many = Shard::open(path);
+  ASSERT_TRUE(many) << many.error().what;
+  EXPECT_EQ(text_of(*many, "tensor-19999"), "tensor-19999");
 }
 
 TEST_F(Shards, AreNoOtherThings) {
