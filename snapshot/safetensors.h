@@ -13,14 +13,15 @@ namespace holdfast::snapshot {
 
 using Json = nlohmann::json;
 
-// How long a header may be. It takes some ten times as much memory.
-inline constexpr std::uint64_t kLongestHeader = std::uint64_t{1} << 24;
+// How long a header may be: there is room for some 20,000 tensors. To read it takes up to a hundred
+// times as much memory.
+inline constexpr std::uint64_t kLongestHeader = std::uint64_t{1} << 22;
 
 // Opens a file without waiting, whatever it is. Error: it is no plain file, or not there.
 [[nodiscard]] Result<os::Fd> open_to_read(const std::string& path, std::uint64_t& bytes);
 
-// JSON from a stranger's file; discarded if it is none. What lies deeper than our files need is
-// left out, since to copy or print it takes a stack as deep.
+// JSON from a stranger's file; discarded if it is none, or nested deeper than our files need: to
+// copy or print it takes a stack as deep.
 [[nodiscard]] Json parse(const std::string& text);
 
 struct Head {

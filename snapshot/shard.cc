@@ -102,6 +102,11 @@ Status write_shard(const std::string& path, const About& about, std::span<const 
   for (const auto& [key, value] : about) {
     HF_ASSERT(!key.starts_with(kDigest) && !key.starts_with("holdfast"));
   }
+  if (head_of(about, pieces, std::vector<std::uint64_t>(pieces.size())).size() > kLongestHeader) {
+    return Error{Blame::kUser,
+                 cat(path, " can not be written: a snapshot's shard of ", pieces.size(),
+                     " tensors has too many tensors, or names too long")};
+  }
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
     return os::system_error(cat("cannot replace ", path), errno);
   }
@@ -149,8 +154,10 @@ Result<Shard> Shard::open(const std::string& path) {
 bool Shard::read_header(const std::string& text) {
   const Json header = parse(text);
   if (!header.is_object()) return false;
-  const Json metadata = header.value("__metadata__", Json());
-  if (!metadata.is_object() || metadata.value(kShardKey, Json()) != kShardFormat) return false;
+  const auto found = header.find("__metadata__");
+  if (found == header.end() || !found->is_object()) return false;
+  const Json& metadata = *found;
+  if (metadata.value(kShardKey, Json()) != kShardFormat) return false;
   for (const auto& [key, value] : metadata.items()) {
     if (!value.is_string()) return false;
     if (key != kShardKey && !key.starts_with(kDigest)) about_[key] = value.get<std::string>();
