@@ -221,7 +221,7 @@ Setup snapshots(Choices& choices) {
   setup.hosts = choices.pick(2) == 1;
   setup.agents = 1 + static_cast<std::int32_t>(choices.pick(2)) + (setup.hosts ? 1 : 0);
   setup.ranks = setup.agents * (1 + static_cast<Rank>(choices.pick(2)));
-  setup.steps = 6 + choices.pick(10);
+  setup.steps = 8 + choices.pick(12);
   setup.spares = static_cast<std::int32_t>(choices.pick(2));
   setup.spare_host = setup.hosts && choices.pick(2) == 1;
   setup.oversubscribe = setup.hosts && choices.pick(4) != 3;
@@ -238,16 +238,19 @@ Setup snapshots(Choices& choices) {
   for (const Fault fault : kAlso) {
     if (choices.pick(4) == 1) setup.kinds |= bit(fault);
   }
+  // Only pages of what workers share are lost in the simulation.
+  if (setup.private_is_own || setup.servers > 0) setup.kinds &= ~bit(Fault::kLosePages);
   constexpr std::array kOfSeveral = {Fault::kLoseHost,  Fault::kCutHost, Fault::kReset,
                                      Fault::kLinksFail, Fault::kMove,    Fault::kKillAgent};
   for (const Fault fault : kOfSeveral) {
     if (setup.hosts && choices.pick(3) == 1) setup.kinds |= bit(fault);
   }
   if (!setup.hosts && choices.pick(3) == 1) setup.kinds |= bit(Fault::kWipe);
-  constexpr std::array<std::uint32_t, 4> kFaultRarities = {80, 30, 160, 320};
+  constexpr std::array<std::uint32_t, 4> kFaultRarities = {160, 80, 320, 640};
   setup.fault_rarity = kFaultRarities[choices.pick(kFaultRarities.size())];
   draw_order(setup, choices);
   setup.exchange = false;
+  if (choices.pick(3) == 1) setup.kinds = 0;
   draw_snapshots(setup, choices);
   return setup;
 }

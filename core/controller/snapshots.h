@@ -33,6 +33,7 @@ class Snapshots {
   enum class State : std::uint8_t { kIdle, kTaking, kWriting, kNaming };
 
   [[nodiscard]] bool may_begin() const;
+  [[nodiscard]] bool is_heard(Link agent) const;
   void begin();
   void write();
   void name_it();
