@@ -170,7 +170,7 @@ struct Secret {
   X(snapshot_every, Every, kEvery, "HOLDFAST_SNAPSHOT_EVERY", "5min", 0, 0,                       \
     "How often a snapshot is made, if the one before is on the disk. Set by msrun "               \
     "--snapshot_every.")                                                                          \
-  X(snapshot_keep, std::int32_t, kWhole, "HOLDFAST_SNAPSHOT_KEEP", "2", 1, 1000,                  \
+  X(snapshot_keep, std::int32_t, kWhole, "HOLDFAST_SNAPSHOT_KEEP", "2", 2, 1000,                  \
     "How many snapshots of the job are kept: the newest ones. Set by msrun --snapshot_keep.")     \
   X(grace, Duration, kSeconds, "HOLDFAST_GRACE", "25", 1, 31536000,                               \
     "How long a job that is told to end by a signal has for that, with a last snapshot. Then "    \

@@ -137,6 +137,8 @@ void Agents::perform(const Transition& t) {
       agent.deaths.push_back(std::move(died));
       return;
     }
+    case Kind::kSnapshotDone:
+      return tell(t.agent, agent::SnapshotDone{writers_.end(t.agent)});
     case Kind::kSpawnFailed: {
       const agent::Process process = agent.not_spawned.front();
       agent.not_spawned.pop_front();
@@ -197,10 +199,15 @@ void Agents::carry_out(Index index, const agent::Action& action) {
     agent.addresses = left->addresses;
   } else if (const auto* inspected = std::get_if<agent::Inspect>(&action)) {
     if (job_.choices.pick(2) == 0) tell(index, agent::Inspected{inspected->process, "it spins"});
+  } else if (const auto* given = std::get_if<agent::DoSnapshot>(&action)) {
+    if (const auto answer = writers_.begin(index, given->order)) {
+      tell(index, agent::SnapshotDone{*answer});
+    }
   } else if (std::holds_alternative<agent::WantGrace>(action)) {
     agent.graces.push_back(job_.now + kGrace);
   } else if (const auto* exit = std::get_if<agent::Exit>(&action)) {
     agent.exited = *exit;
+    writers_.cut_short(index);
     check_exit(index);
     if (agent.link != kNone) connections_.client_is_gone(agent.link, false);
     agent.link = kNone;
@@ -267,6 +274,7 @@ void Agents::spawn(Index agent, const agent::Spawn& what) {
 void Agents::kill(Index index) {
   AgentProcess& agent = job_.agents[index];
   agent.alive = false;
+  writers_.cut_short(index);
   agent.rehearsals.clear();
   if (agent.link != kNone) connections_.client_is_gone(agent.link, job_.choices.pick(2) == 0);
   agent.link = kNone;

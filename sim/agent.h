@@ -9,6 +9,7 @@
 #include "sim/job.h"
 #include "sim/journal.h"
 #include "sim/scheduler.h"
+#include "sim/snapshot_writers.h"
 #include "sim/trainer.h"
 #include "sim/transition.h"
 #include "sim/worker.h"
@@ -18,13 +19,14 @@ namespace holdfast::sim {
 class Agents {
  public:
   Agents(Job& job, Connections& connections, const Journal& journal, SchedulerShell& scheduler,
-         Workers& workers, const Training& training)
+         Workers& workers, const Training& training, SnapshotWriters& writers)
       : job_(job),
         connections_(connections),
         journal_(journal),
         scheduler_(scheduler),
         workers_(workers),
-        training_(training) {}
+        training_(training),
+        writers_(writers) {}
 
   void start();
   void start_again(Index lost);  // The command of a lost host, on another one.
@@ -63,6 +65,7 @@ class Agents {
   SchedulerShell& scheduler_;
   Workers& workers_;
   const Training& training_;
+  SnapshotWriters& writers_;
   std::uint32_t spawns_fail_ = 0;   // How many of the next starts of processes fail.
   std::int32_t spawns_failed_ = 0;  // How many have failed; fewer than an agent tries.
 };

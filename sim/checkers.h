@@ -36,6 +36,7 @@ struct Arena {
 };
 
 inline constexpr std::uint64_t kInitialContent = 0x5eed;
+inline constexpr std::uint64_t kGarbage = 0xbad;  // Content that is only half written.
 // What `rank`, whose arena has `content`, adds to the gradient of step n. A step's gradient is the
 // sum over all ranks.
 [[nodiscard]] std::uint64_t contribution(std::uint64_t content, Rank rank, Version n);
@@ -63,6 +64,8 @@ class Checkers {
   // has died, and its successor knows of `version` at most.
   void told(Version version) { told_ = std::max(told_, version); }
   void forgot(Version version) { told_ = std::min(told_, version); }
+  // It is on record that all ranks give up what they hold for a snapshot of `version`.
+  void loads(Version version) { told_ = committed_ = version; }
   void ended_well(const std::vector<Arena>& arenas);
   void gave(Rank rank, std::uint64_t value) { given_[rank].insert(value); }
   // A process has read `value` as that of `rank`, in the exchange before the sessions.

@@ -35,6 +35,7 @@ std::optional<Instant> Deadlines::next() const {
     if (!agent.runs()) continue;
     for (const Instant at : agent.graces) consider(at);
     for (const auto& pause : agent.pauses) consider(pause.until);
+    if (agent.writing) consider(agent.writing->until);
     if (agent.next_look) consider(*agent.next_look);
     if (agent.link == kNone) {
       consider(agent.connects_at);

@@ -107,6 +107,8 @@ std::string Narrator::describe_for_agent(const Transition& t) const {
       return "the agent's grace is over";
     case Kind::kRehearsalEnds:
       return "a rehearsal ends";
+    case Kind::kSnapshotDone:
+      return cat("agent ", t.agent, " ends what it does for a snapshot");
     default:
       return "?";
   }
@@ -138,6 +140,10 @@ std::string Narrator::describe(const Mishap& mishap) const {
       return cat("the training thread of ", process(), " hangs");
     case Fault::kLosePages:
       return cat(process(), " loses pages of its arena");
+    case Fault::kWipeAll:
+      return "kill all workers; all that was in memory is lost";
+    case Fault::kPowerCut:
+      return "power cut: all is lost but the disk";
     case Fault::kStopScheduler:
       return "the scheduler is stopped (SIGSTOP)";
     case Fault::kForeign:

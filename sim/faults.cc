@@ -28,6 +28,8 @@ Faults::Faults(Job& job, const Targets& targets, const Deadlines& deadlines,
       workers_(targets.workers),
       training_(targets.training),
       agents_(targets.agents),
+      writers_(targets.writers),
+      disk_(targets.disk),
       deadlines_(deadlines),
       narrator_(narrator),
       left_(job.setup.faults) {}
@@ -45,6 +47,7 @@ void Faults::list_faults() {
   const auto add = [&](bool condition, Fault fault, Index index) {
     if (condition && (job_.setup.kinds & bit(fault)) != 0) mishaps_.push_back({fault, index});
   };
+  bool ends = false;  // A rank's training has ended, and that is not on record yet.
   for (Index i = 0; i < job_.workers.size(); ++i) {
     const Worker& worker = job_.workers[i];
     if (!worker.alive) continue;
@@ -55,6 +58,7 @@ void Faults::list_faults() {
     const bool owns = worker.rank != kNoRank && memory_.arena(worker).owner == worker.process;
     const bool ended = worker.program == Program::kEnded ||
                        (worker.trainer && worker.trainer->state() == trainer::State::kEnding);
+    ends = ends || (ended && !journal_.finished(worker.rank));
     add(owns && !ended, Fault::kWipe, i);
     add(placed && !job_.setup.agent, Fault::kDouble, i);
     add(placed && !worker.foreign && journal_.has_roster(), Fault::kForeign, i);
@@ -70,6 +74,8 @@ void Faults::list_faults() {
     add(placed && !ended && !worker.leaving, Fault::kEarlyExit, i);
   }
   add(true, Fault::kKillAll, 0);
+  add(job_.setup.snapshots && !ends, Fault::kWipeAll, 0);
+  add(job_.setup.snapshots && !journal_.has_ended(), Fault::kPowerCut, 0);
   if (job_.scheduler.machine) {
     add(true, Fault::kKillScheduler, 0);
     add(!job_.scheduler.stores.empty(), Fault::kStoreCrash, 0);
@@ -131,6 +137,10 @@ void Faults::strike(const Mishap& mishap) {
       return kill_workers(mishap.fault == Fault::kWipe, i);
     case Fault::kKillAll:
       return kill_workers(false, kNone);
+    case Fault::kWipeAll:
+      return wipe_all();
+    case Fault::kPowerCut:
+      return cut_power();
     case Fault::kKillScheduler:
     case Fault::kStoreCrash:
       return scheduler_.kill(137, mishap.fault == Fault::kStoreCrash);
@@ -252,6 +262,19 @@ void Faults::kill_workers(bool wipe, Index only) {
   }
 }
 
+void Faults::wipe_all() {
+  kill_workers(false, kNone);
+  const Index hosts = job_.setup.hosts ? job_.agents.size() : 1;
+  for (Index host = 0; host < hosts; ++host) memory_.lose_host(host);
+  memory_.note_wipe();
+}
+
+// World sees to what comes after.
+void Faults::cut_power() {
+  for (Index i = 0; i < job_.agents.size(); ++i) writers_.cut_short(i);
+  job_.is_cut_short = true;
+}
+
 bool Faults::is_of_host(const Connection& link, Index agent) const {
   return (link.worker == kNone ? link.agent : job_.workers[link.worker].agent) == agent;
 }
@@ -261,6 +284,7 @@ bool Faults::is_of_host(const Connection& link, Index agent) const {
 void Faults::lose_host(Index index) {
   AgentProcess& lost = job_.agents[index];
   lost.alive = false;
+  writers_.cut_short(index);
   const bool silent = job_.choices.pick(3) != 2;
   lost.is_down = silent;
   for (auto& link : job_.links) {
@@ -343,6 +367,48 @@ bool Faults::is_all_lost() const {
   return true;
 }
 
+// Whether what only this rank has may be lost.
+bool Faults::may_lack(Rank rank) const {
+  if (job_.setup.serves(rank) && !is_lost(rank)) return false;
+  const bool had_private = job_.setup.private_is_own || job_.setup.serves(rank);
+  if (!memory_.has_holder(rank)) return had_private;
+  // A holder that has ended its training gives nothing any more. A host may be taken for lost if
+  // nothing comes from it for a while, or if it was on its last call while everything stood still.
+  const auto had = [&](Fault fault) { return job_.had(fault); };
+  if (job_.setup.hosts && (!job_.setup.holders || journal_.any_finished() || had(Fault::kStall) ||
+                           had(Fault::kHiccup) || had(Fault::kReset))) {
+    return had_private;
+  }
+  const bool needs_two = job_.setup.holders && !journal_.any_finished() && !had(Fault::kMove) &&
+                         !had(Fault::kWipeAll);
+  return had_private && memory_.wipes() > (needs_two ? 1 : 0);
+}
+
+// Whether no version can be reached any more, since this rank (kNoRank: all) lacks its state.
+bool Faults::may_have_no_plan(Rank lacking) const {
+  const wire::Formation& record = *journal_.formation();
+  // Once a rank has ended its training, no snapshot will do.
+  if (!journal_.any_finished() && disk_.readable(record.snapshots) > 0) return false;
+  if (record.loads) return true;  // What is still there is to be given up.
+  // Where nothing was made yet, the job begins anew.
+  if (lacking == kNoRank) {
+    return is_all_lost() && (record.reached > 0 || job_.had(Fault::kLosePages));
+  }
+  return may_lack(lacking);
+}
+
+bool Faults::justify_load() const {
+  if (is_all_lost()) return true;
+  Version newest = 0;
+  for (Rank rank = 0; rank < job_.setup.ranks; ++rank) {
+    if (may_lack(rank) && is_lost(rank)) return true;
+    const wire::Seat& seat = journal_.formation()->roster.at(static_cast<std::size_t>(rank));
+    const Index host = job_.setup.hosts ? memory_.host_named(seat.host) : 0;
+    if (!is_lost(rank)) newest = std::max(newest, memory_.arena(host, rank).reached());
+  }
+  return journal_.formation()->version > newest;
+}
+
 bool Faults::justify(const wire::Reason& reason) const {
   using Why = wire::Reason::Kind;
   const auto had = [&](Fault fault) { return job_.had(fault); };
@@ -356,7 +422,6 @@ bool Faults::justify(const wire::Reason& reason) const {
            agent.is_hurried;
   };
   const bool has_ended = journal_.has_ended();
-  bool had_private = false;  // The rank has what no other has by itself.
   const bool first_has_left = job_.agents.size() > 1 && job_.agents[0].exited;
   const bool an_agent_left = std::any_of(job_.agents.begin(), job_.agents.end(), has_left);
   switch (reason.kind) {
@@ -379,25 +444,8 @@ bool Faults::justify(const wire::Reason& reason) const {
     case Why::kEndedEarly:
     case Why::kEndedWithoutTraining:
       return had(Fault::kEarlyExit);
-    case Why::kNoPlan:  // A private part is lost with its arena or, if it is held, with both
-                        // copies.
-      // Where nothing was made yet, the job begins anew.
-      if (reason.rank == kNoRank) {
-        return is_all_lost() && (journal_.formation()->reached > 0 || had(Fault::kLosePages));
-      }
-      if (job_.setup.serves(reason.rank) && !is_lost(reason.rank)) return false;
-      had_private = job_.setup.private_is_own || job_.setup.serves(reason.rank);
-      if (!memory_.has_holder(reason.rank)) return had_private;
-      // A holder that has ended its training gives nothing any more. A host may be taken for lost
-      // if nothing comes from it for a while, or if it was on its last call while everything stood
-      // still.
-      if (job_.setup.hosts && (!job_.setup.holders || journal_.any_finished() ||
-                               had(Fault::kStall) || had(Fault::kHiccup) || had(Fault::kReset))) {
-        return had_private;
-      }
-      return had_private &&
-             memory_.wipes() >
-                 (job_.setup.holders && !journal_.any_finished() && !had(Fault::kMove) ? 1 : 0);
+    case Why::kNoPlan:  // A private part is lost with its arena or, if it is held, with both copies.
+      return may_have_no_plan(reason.rank);
     case Why::kNotRepaired:
       return training_.source_lost();
     case Why::kNone:

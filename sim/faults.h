@@ -11,6 +11,7 @@
 #include "sim/job.h"
 #include "sim/journal.h"
 #include "sim/memory.h"
+#include "sim/snapshot_writers.h"
 #include "sim/scheduler.h"
 #include "sim/trainer.h"
 #include "sim/transition.h"
@@ -27,6 +28,8 @@ struct Targets {
   Workers& workers;
   Training& training;
   Agents& agents;
+  SnapshotWriters& writers;
+  const Disk& disk;
 };
 
 class Faults {
@@ -39,12 +42,16 @@ class Faults {
   [[nodiscard]] std::uint32_t left() const { return left_; }
   // Whether the faults that have happened justify that the job failed for this reason.
   [[nodiscard]] bool justify(const wire::Reason& reason) const;
+  // The same for what is on record: that the job begins again with a snapshot.
+  [[nodiscard]] bool justify_load() const;
 
  private:
   [[nodiscard]] bool may_hang(const Worker& worker) const;
   void list_faults();
   void strike(const Mishap& mishap);
   void kill_workers(bool wipe, Index only);
+  void wipe_all();
+  void cut_power();
   [[nodiscard]] bool is_of_host(const Connection& link, Index agent) const;
   void lose_host(Index agent);
   void cut_host(Index agent);
@@ -58,6 +65,8 @@ class Faults {
   void disturb(const Connection& link, Instant until);
   [[nodiscard]] bool is_lost(Rank rank) const;
   [[nodiscard]] bool is_all_lost() const;
+  [[nodiscard]] bool may_lack(Rank rank) const;
+  [[nodiscard]] bool may_have_no_plan(Rank lacking) const;
 
   Job& job_;
   Connections& connections_;
@@ -67,6 +76,8 @@ class Faults {
   Workers& workers_;
   Training& training_;
   Agents& agents_;
+  SnapshotWriters& writers_;
+  const Disk& disk_;
   const Deadlines& deadlines_;
   const Narrator& narrator_;
   std::uint32_t left_ = 0;

@@ -47,8 +47,10 @@ struct Connection {
 };
 
 struct Job {
-  Job(const Setup& setup_of_run, Choices& choices_of_run, std::vector<std::string>* lines)
+  Job(const Setup& setup_of_run, std::uint64_t number_of_run, Choices& choices_of_run,
+      std::vector<std::string>* lines)
       : setup(setup_of_run),
+        run_id(number_of_run),
         choices(choices_of_run),
         log(lines),
         checkers(setup.ranks, setup.steps) {}
@@ -63,11 +65,13 @@ struct Job {
   [[nodiscard]] bool had(Fault fault) const { return (struck & bit(fault)) != 0; }
 
   const Setup setup;
+  const std::uint64_t run_id;
   Choices& choices;
   RunLog log;
   Checkers checkers;
   Prng prng{1};
   Instant now{};
+  bool is_cut_short = false;  // By a power cut.
   std::uint32_t struck = 0;  // The faults that have happened: a mask of bit(Fault).
   Instant last_fault{};      // When the last fault has ended, or will end.
 

@@ -26,6 +26,26 @@ void Journal::write_down(T& value, Result<T> (*decode)(std::string_view)) {
   value = *std::move(read);
 }
 
+void Journal::begin(std::vector<wire::SnapshotName> snapshots) {
+  formation_ = wire::Formation{.job = "job", .run_id = job_.run_id};
+  formation_->snapshots = std::move(snapshots);
+}
+
+// What is on record of snapshots must only get better, unless one proves to be unreadable.
+void Journal::check_snapshots(const wire::Formation& before) {
+  if (disk_.readable(formation_->snapshots) < disk_.readable(before.snapshots)) {
+    job_.checkers.violate("S9: the newest readable snapshot is not on record any more");
+  }
+  if (!formation_->loads || (before.loads && before.version == formation_->version)) return;
+  has_load_ = true;
+  for (const auto& snapshot : formation_->snapshots) {
+    if (snapshot.version > formation_->version) {
+      job_.checkers.violate("S9: the job begins again with a snapshot that is not the newest one");
+    }
+  }
+  job_.checkers.loads(formation_->version);
+}
+
 void Journal::make_durable(controller::Store& store) {
   if (store.formation) {
     auto roster = std::exchange(store.formation->roster, {});
@@ -35,7 +55,9 @@ void Journal::make_durable(controller::Store& store) {
   }
   for (auto& [rank, seat] : store.seats) write_down(seat, wire::decode_seat);
   if (store.formation && !formation_) formation_.emplace();
+  const auto before = formation_;
   if (formation_) controller::apply(store, *formation_);
+  if (store.formation && job_.setup.snapshots) check_snapshots(*before);
   for (auto& pair : store.kept) values_[pair.key] = std::move(pair);
   for (const auto& last : store.writers) writers_[last.writer] = last;
   for (auto& [number, remark] : store.remarks) {

@@ -20,8 +20,8 @@ namespace holdfast::sim {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: sim [--world swarm|hosts|farewell|rehearsed|hung|lossy|served|wide|small|smallest|\n"
-    "                    exchange|election|candidates]\n"
+    "usage: sim [--world swarm|hosts|farewell|rehearsed|hung|lossy|served|snapshots|wide|\n"
+    "                    small|smallest|exchange|election|candidates]\n"
     "           [--schedules N] [--seed S] [--exhaustive]\n"
     "           [--seconds T] [--tape FILE] [--save FILE] [--print] [--shrink]\n"
     "  --schedules N  how many (100000)       --seed S     of the first (1); schedule I has S+I\n"
@@ -89,6 +89,11 @@ class Driver {
         "%llu schedules, %llu transitions, %llu faults, %.1f s, %.0f schedules/s\n",
         static_cast<unsigned long long>(runs_), static_cast<unsigned long long>(transitions_),
         static_cast<unsigned long long>(faults_), seconds, static_cast<double>(runs_) / seconds);
+    if (snapshots_ > 0) {
+      std::printf("%llu snapshots, %llu times begun again with one\n",
+                  static_cast<unsigned long long>(snapshots_),
+                  static_cast<unsigned long long>(loads_));
+    }
     for (const auto& [reason, number] : ends_) {
       std::printf("  %9llu ended: %s\n", static_cast<unsigned long long>(number), reason.c_str());
     }
@@ -105,6 +110,8 @@ class Driver {
     ++runs_;
     transitions_ += outcome.transitions;
     faults_ += outcome.faults;
+    snapshots_ += outcome.snapshots;
+    loads_ += outcome.loads;
     std::string reason = outcome.success ? "well" : wording::in_words(outcome.reason);
     for (auto& c : reason) {
       if (c >= '0' && c <= '9') c = '#';
@@ -204,6 +211,8 @@ class Driver {
   std::uint64_t runs_ = 0;
   std::uint64_t transitions_ = 0;
   std::uint64_t faults_ = 0;
+  std::uint64_t snapshots_ = 0;
+  std::uint64_t loads_ = 0;
   std::map<std::string, std::uint64_t> ends_;
 };
 

@@ -125,8 +125,17 @@ const PrivatePart* Memory::private_source(const Worker& worker, const trainer::R
   return &held(host_named(source.host), source.holder, worker.rank);
 }
 
+std::optional<SnapshotPart> Memory::take_part(Index host, Rank rank, Version version) {
+  const auto found = parts_.find({host, rank});
+  if (found == parts_.end() || found->second.version != version) return std::nullopt;
+  const SnapshotPart part = found->second;
+  parts_.erase(found);
+  return part;
+}
+
 void Memory::lose(const Worker& worker) {
   arena(worker) = Arena{.spent = journal_.finished(worker.rank)};
+  parts_.erase({host_of(worker), worker.rank});
   forget_held(worker);
 }
 
@@ -143,6 +152,7 @@ bool Memory::any_pages_lost() const {
 void Memory::lose_host(Index host) {
   for (Rank rank = 0; rank < job_.setup.ranks; ++rank) {
     arena(host, rank) = Arena{.spent = journal_.finished(rank)};
+    parts_.erase({host, rank});
   }
   std::erase_if(private_parts_,
                 [&](const auto& entry) { return std::get<0>(entry.first) == host; });

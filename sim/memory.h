@@ -4,11 +4,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "sim/checkers.h"
+#include "sim/disk.h"
 #include "sim/job.h"
 #include "sim/journal.h"
 
@@ -68,6 +71,14 @@ class Memory {
   // Once the group has formed, the holder gets parts that it lacks. False: a ward has lost its own.
   bool seed(const Worker& worker);
 
+  // The worker copies what it has to give for a snapshot.
+  void keep_part(const Worker& worker) {
+    const Arena& own = arena(worker);
+    parts_[{host_of(worker), worker.rank}] = {own.version, own.content, worker.joined};
+  }
+  // Removes that copy from the host's memory, and returns it; nullopt: it is not there.
+  [[nodiscard]] std::optional<SnapshotPart> take_part(Index host, Rank rank, Version version);
+
   void lose(const Worker& worker);  // The memory of one worker.
   // Pages of a worker's state, or of its gradient.
   void lose_pages(const Worker& worker, bool of_state);
@@ -91,6 +102,7 @@ class Memory {
   const Journal& journal_;
   std::vector<Arena> arenas_;  // By host, then rank.
   std::map<Key, PrivatePart> private_parts_;
+  std::map<std::pair<Index, Rank>, SnapshotPart> parts_;  // For snapshots, by host and rank.
   std::vector<Rank> last_holder_of_;  // By rank; only with several hosts.
   std::uint32_t wipes_ = 0;
 };

@@ -16,6 +16,9 @@ struct Outcome {
   std::uint64_t hash = 0;  // A hash of all that happened: equal tapes give equal hashes.
   std::uint32_t transitions = 0;
   std::uint32_t faults = 0;
+  std::uint64_t snapshots = 0;  // How many became whole,
+  std::uint64_t loads = 0;      // and how often the job began again with one.
+  bool is_cut_short = false;    // By a power cut.
   Duration time{};
 };
 

@@ -122,6 +122,12 @@ struct Pause {
   std::uint64_t pause = 0;
 };
 
+// What an agent does for a snapshot, and until when at least.
+struct Writing {
+  wire::Snapshot order;
+  Instant until{};
+};
+
 struct AgentProcess {
   explicit AgentProcess(agent::Options options) : machine(std::move(options)) {}
   agent::Machine machine;
@@ -137,6 +143,7 @@ struct AgentProcess {
   std::vector<agent::Process> rehearsals;  // Processes that rehearse now.
   std::vector<Instant> graces;
   std::vector<Pause> pauses;
+  std::optional<Writing> writing;
   std::optional<Instant> next_look;  // Only while a process is stopped.
   Instant last_look{};
   Instant stood_still{};  // Until when it stood still, at the last time.

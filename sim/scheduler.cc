@@ -48,6 +48,7 @@ void SchedulerShell::deliver_up(Index link) {
 void SchedulerShell::hear_end(Index link) {
   auto& from = job_.links[link];
   from.scheduler_open = false;
+  if (round_.waits_for.contains(link)) round_ = {};
   from.up.clear();
   accept(link);
   tell(controller::Closed{link + 1});
@@ -73,7 +74,7 @@ void SchedulerShell::start() {
   job_.scheduler.stopped.reset();
   job_.scheduler.machine.emplace(
       controller::Options{.job = "job",
-                          .run_id = 7,
+                          .run_id = job_.run_id,
                           .world_size = job_.setup.ranks,
                           .servers = job_.setup.servers,
                           .topology_timeout = kTopologyTimeout,
@@ -84,6 +85,10 @@ void SchedulerShell::start() {
                           .by_agent = job_.setup.agent,
                           .own_host = job_.setup.hosts ? "host-0" : "",
                           .own_agent = job_.setup.hosts ? "agent-0" : "",
+                          .snapshots = {.wanted = job_.setup.snapshots,
+                                        .every = job_.setup.snapshot_every,
+                                        .steps = job_.setup.snapshot_steps,
+                                        .keep = job_.setup.snapshots_kept},
                           .agent_patience = kAgentPatience},
       journal_.formation());
   for (auto& agent : job_.agents) agent.disturbed = std::max(agent.disturbed, job_.now);
@@ -111,6 +116,7 @@ void SchedulerShell::kill(std::int32_t code, bool store_survives) {
   job_.scheduler.signal = 0;
   proofs_.clear();
   not_there_.clear();
+  round_ = {};
   bool speaks = false;
   for (Index i = connections_.first_open(); i < job_.links.size(); ++i) {
     speaks = speaks || !job_.links[i].down.empty();
@@ -184,7 +190,9 @@ void SchedulerShell::hear(Index link, wire::Message message) {
   }
   const std::uint64_t before = fenced ? record_print() : 0;
   if (!fenced) hear_of_step(message);
+  if (const auto* word = std::get_if<wire::Snapshot>(&message)) hear_of_snapshot(link, *word);
   tell(controller::Received{link + 1, std::move(message)});
+  check_round();
   if (fenced && record_print() != before) {
     job_.checkers.violate("S6: the word of a fenced process changed the record");
   }
@@ -208,6 +216,7 @@ void SchedulerShell::carry_out(const controller::Action& action) {
     job_.checkers.said(send->message, rank, incarnation, journal_.formation());
     check_told(link, send->message);
     check_blamed(send->message);
+    if (const auto* word = std::get_if<wire::Snapshot>(&send->message)) ask(link, *word);
     if (std::holds_alternative<wire::JobEnded>(send->message)) {
       (job_.links[link].worker == kNone ? agent_told_end_ : worker_told_end_) = true;
     }
@@ -231,6 +240,46 @@ void SchedulerShell::carry_out(const controller::Action& action) {
     job_.scheduler.ended_at = job_.now;
   } else if (std::holds_alternative<controller::Leave>(action)) {
     job_.scheduler.exits_at = job_.now + kLinger;
+  }
+}
+
+void SchedulerShell::ask(Index link, const wire::Snapshot& word) {
+  if (word.word != round_.word || word.generation != round_.generation ||
+      word.version != round_.version) {
+    round_ = {.word = word.word, .generation = word.generation, .version = word.version};
+  }
+  round_.waits_for.insert(link);
+}
+
+void SchedulerShell::hear_of_snapshot(Index link, const wire::Snapshot& word) {
+  using Word = wire::SnapshotWord;
+  if (word.word == Word::kMissed || word.word == Word::kFailed) round_ = {};
+  round_.waits_for.erase(link);
+}
+
+// Checks that no round waits for somebody who will say nothing any more: then no snapshot would
+// ever be made again.
+void SchedulerShell::check_round() {
+  const controller::Machine& machine = *job_.scheduler.machine;
+  if (round_.waits_for.empty() || machine.stage() != wire::Stage::kRunning) return;
+  const bool takes = round_.word == wire::SnapshotWord::kTake;
+  if (takes && machine.generation() != round_.generation) return;
+  for (const Index i : round_.waits_for) {
+    const Connection& link = job_.links[i];
+    if (link.worker == kNone) {
+      const AgentProcess& agent = job_.agents[link.agent];
+      // It was lost without a word, and all have gone on.
+      const bool is_gone = agent.is_down && machine.generation() > round_.generation + 1;
+      if (is_gone) job_.checkers.violate("L6: a snapshot's round waits for a lost host");
+      continue;
+    }
+    const Worker& worker = job_.workers[link.worker];
+    const bool is_quiet = link.up.empty() && link.down.empty() && !link.client_gone &&
+                          worker.alive && worker.link == i && job_.flows(link);
+    if (takes && is_quiet && worker.joined == round_.generation &&
+        memory_.arena(worker).version > round_.version) {
+      job_.checkers.violate("L6: a snapshot's round waits for a rank that has nothing to say");
+    }
   }
 }
 

@@ -10,13 +10,14 @@
 #include "sim/connections.h"
 #include "sim/job.h"
 #include "sim/journal.h"
+#include "sim/memory.h"
 
 namespace holdfast::sim {
 
 class SchedulerShell {
  public:
-  SchedulerShell(Job& job, Connections& connections, Journal& journal)
-      : job_(job), connections_(connections), journal_(journal) {}
+  SchedulerShell(Job& job, Connections& connections, Journal& journal, const Memory& memory)
+      : job_(job), connections_(connections), journal_(journal), memory_(memory) {}
 
   void start();
   void kill(std::int32_t code, bool store_survives);
@@ -41,6 +42,9 @@ class SchedulerShell {
   void check_agent_hears_first();
   void hear_of_step(const wire::Message& message);
   void carry_out(const controller::Action& action);
+  void ask(Index link, const wire::Snapshot& word);
+  void hear_of_snapshot(Index link, const wire::Snapshot& word);
+  void check_round();
   void check_blamed(const wire::Message& message);
   void check_told(Index link, const wire::Message& message);
   void tell_and_check_evictions(const controller::Event& event);
@@ -52,6 +56,14 @@ class SchedulerShell {
   Job& job_;
   Connections& connections_;
   Journal& journal_;
+  const Memory& memory_;
+  struct Round {  // Of a snapshot: whose answers the scheduler waits for.
+    wire::SnapshotWord word = wire::SnapshotWord::kTake;
+    Generation generation = 0;
+    Version version = 0;
+    std::set<Index> waits_for;
+  };
+  Round round_;
   bool agent_told_end_ = false;   // An agent was told of the job's end at some time.
   bool worker_told_end_ = false;  // A worker was, by the actions that were just carried out.
   std::vector<controller::ProvenDead> proofs_;

@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::uint32_t kOfHosts = bit(Fault::kLoseHost) | bit(Fault::kCutHost) |
                                    bit(Fault::kLinksFail) | bit(Fault::kMove) | bit(Fault::kReset);
-constexpr std::uint32_t kNotDrawn = kOfHosts | bit(Fault::kHang) | bit(Fault::kLosePages);
+constexpr std::uint32_t kNotDrawn = kOfHosts | bit(Fault::kHang) | bit(Fault::kLosePages) |
+                                    bit(Fault::kWipeAll) | bit(Fault::kPowerCut);
 constexpr std::uint32_t kOfOneHost = 15;  // How many of the first faults are for one host.
 
 // Draws which faults may happen. Many kinds hide each other, so half of the runs have only two.
@@ -33,6 +34,19 @@ void draw_order(Setup& setup, Choices& choices) {
   constexpr std::array<std::uint32_t, 5> kOrderRarities = {0, 2, 1, 5, 20};
   setup.order_rarity = kOrderRarities[choices.pick(kOrderRarities.size())];
   setup.order = static_cast<Order>(choices.pick(kOrders));
+}
+
+// Draws how often snapshots are made, and that all memory may be lost.
+void draw_snapshots(Setup& setup, Choices& choices) {
+  setup.snapshots = true;
+  constexpr std::array kEvery = {Duration{2'000'000}, Duration{500'000}, Duration{10'000'000},
+                                 Duration{50'000'000}};
+  setup.snapshot_every = kEvery[choices.pick(kEvery.size())];
+  setup.snapshot_steps = choices.pick(4) == 1 ? 2 : 0;
+  setup.snapshots_kept = choices.pick(3) == 1 ? 1 : 2;
+  for (const Fault fault : {Fault::kWipeAll, Fault::kPowerCut}) {
+    if (choices.pick(3) != 2) setup.kinds |= bit(fault);
+  }
 }
 
 Setup swarm(Choices& choices) {
@@ -95,6 +109,7 @@ Setup hosts(Choices& choices) {
     setup.kinds = bit(Fault::kReset) | (reset == 2 ? setup.kinds : 0);
   }
   setup.restarts = choices.pick(3) == 1;
+  if (choices.pick(6) == 1) draw_snapshots(setup, choices);
   return setup;
 }
 
@@ -186,6 +201,7 @@ Setup lossy(Choices& choices) {
   setup.fault_rarity = kFaultRarities[choices.pick(kFaultRarities.size())];
   draw_order(setup, choices);
   setup.exchange = false;
+  if (choices.pick(4) == 1) draw_snapshots(setup, choices);
   return setup;
 }
 
@@ -196,6 +212,46 @@ Setup served(Choices& choices) {
   setup.servers = 1 + static_cast<Rank>(choices.pick(static_cast<std::uint32_t>(setup.ranks) - 1));
   // A holder is another worker; on several hosts, a server's is a server.
   setup.holders = setup.holders && (setup.hosts || setup.workers() > 1);
+  return setup;
+}
+
+// Snapshots are made of longer jobs, and memory is lost, of some hosts or of all.
+Setup snapshots(Choices& choices) {
+  Setup setup;
+  setup.hosts = choices.pick(2) == 1;
+  setup.agents = 1 + static_cast<std::int32_t>(choices.pick(2)) + (setup.hosts ? 1 : 0);
+  setup.ranks = setup.agents * (1 + static_cast<Rank>(choices.pick(2)));
+  setup.steps = 8 + choices.pick(12);
+  setup.spares = static_cast<std::int32_t>(choices.pick(2));
+  setup.spare_host = setup.hosts && choices.pick(2) == 1;
+  setup.oversubscribe = setup.hosts && choices.pick(4) != 3;
+  setup.restarts = setup.hosts && choices.pick(3) == 1;
+  const auto privacy = choices.pick(3);
+  setup.holders = privacy == 2 && setup.ranks > 1;
+  setup.private_is_own = privacy != 0;
+  if (choices.pick(5) == 1 && setup.ranks > 1) setup.servers = 1;
+  setup.holders = setup.holders && (setup.hosts || setup.workers() > 1);
+  setup.faults = 1 + choices.pick(5);
+  constexpr std::array kAlso = {Fault::kKill,   Fault::kKillScheduler, Fault::kStoreCrash,
+                                Fault::kBreak,  Fault::kPause,         Fault::kStall,
+                                Fault::kHiccup, Fault::kLosePages,     Fault::kStopScheduler};
+  for (const Fault fault : kAlso) {
+    if (choices.pick(4) == 1) setup.kinds |= bit(fault);
+  }
+  // Only pages of what workers share are lost in the simulation.
+  if (setup.private_is_own || setup.servers > 0) setup.kinds &= ~bit(Fault::kLosePages);
+  constexpr std::array kOfSeveral = {Fault::kLoseHost,  Fault::kCutHost, Fault::kReset,
+                                     Fault::kLinksFail, Fault::kMove,    Fault::kKillAgent};
+  for (const Fault fault : kOfSeveral) {
+    if (setup.hosts && choices.pick(3) == 1) setup.kinds |= bit(fault);
+  }
+  if (!setup.hosts && choices.pick(3) == 1) setup.kinds |= bit(Fault::kWipe);
+  constexpr std::array<std::uint32_t, 4> kFaultRarities = {160, 80, 320, 640};
+  setup.fault_rarity = kFaultRarities[choices.pick(kFaultRarities.size())];
+  draw_order(setup, choices);
+  setup.exchange = false;
+  if (choices.pick(3) == 1) setup.kinds = 0;
+  draw_snapshots(setup, choices);
   return setup;
 }
 
@@ -234,6 +290,7 @@ std::optional<Setup> draw_setup(const std::string& world, Choices& choices) {
   if (world == "hung") return hung(choices);
   if (world == "lossy") return lossy(choices);
   if (world == "served") return served(choices);
+  if (world == "snapshots") return snapshots(choices);
   if (world == "wide") return wide(choices);
   if (world == "small") return small(choices);
   if (world == "smallest") return smallest(choices);
@@ -268,6 +325,11 @@ std::string to_text(const Setup& setup) {
       !setup.private_is_own ? ""
       : setup.holders       ? ", private parts with holders"
                             : ", private parts without a copy");
+  if (setup.snapshots) {
+    text += cat(", snapshots every ", setup.snapshot_every.count() / 1000, " us",
+                setup.snapshot_steps == 0 ? "" : cat(" at multiples of ", setup.snapshot_steps),
+                ", of which ", setup.snapshots_kept, " are kept");
+  }
   return cat(text, setup.exchange ? ", with an exchange" : "",
              setup.asks ? "" : ", programs that do nothing", ", at most ", setup.faults, " faults");
 }

@@ -43,8 +43,11 @@ enum class Fault : std::uint8_t {
   kHang,  // A training thread makes no progress any more; the rest of its process lives.
   // Only in the world "lossy".
   kLosePages,  // Memory errors take pages of a rank's state or gradients.
+  // Only where snapshots are made.
+  kWipeAll,   // All workers die, and all that is in the memory of all hosts is lost.
+  kPowerCut,  // All is lost but the disk. A new run begins with the snapshots there.
 };
-inline constexpr std::uint32_t kFaults = 26;
+inline constexpr std::uint32_t kFaults = 28;
 [[nodiscard]] constexpr std::uint32_t bit(Fault fault) {
   return std::uint32_t{1} << static_cast<std::uint32_t>(fault);
 }
@@ -76,6 +79,10 @@ struct Setup {
   bool exchange = true;       // Ranks exchange key-values before their sessions.
   bool bound_spares = false;  // There is one spare for each place.
   bool rehearsals = false;    // The agents have ranks rehearsed.
+  bool snapshots = false;     // They are made,
+  Duration snapshot_every{};  // so often,
+  Version snapshot_steps = 0; // and only at multiples of so many steps; 0: at any.
+  std::size_t snapshots_kept = 2;
   std::int32_t max_restarts = 100;
   std::uint32_t faults = 2;        // The most faults in a run.
   std::uint32_t kinds = 0;         // Which faults may happen: a mask of bit(Fault).
@@ -98,7 +105,8 @@ struct Setup {
 // or the spare host. In "farewell" little is trained, so that most faults happen while the agents
 // end. In "rehearsed" agents of any of these have ranks
 // rehearsed. In "hung" training threads hang; in "lossy" ranks lose pages of memory. In "served"
-// some of the ranks of a job of "swarm" or "hosts" are parameter servers. "small",
+// some of the ranks of a job of "swarm" or "hosts" are parameter servers. In "snapshots" these are
+// made, and all memory is lost, of some hosts or of all, perhaps with the scheduler. "small",
 // "smallest" and "exchange" are for exhaustive runs with 2 ranks: 2 faults without an exchange, or
 // 1 fault with one.
 [[nodiscard]] std::optional<Setup> draw_setup(const std::string& world, Choices& choices);

@@ -11,8 +11,7 @@
 namespace holdfast::sim {
 namespace {
 
-constexpr const char* kSourceLost = "the source's arena is lost";
-constexpr std::uint64_t kGarbage = 0xbad;  // Content that is only half written.
+constexpr std::uint32_t kNoRoomRarity = 24;
 
 template <class Kind>
 bool is(const trainer::Work& work) {
@@ -221,41 +220,6 @@ void Training::wrote(const Worker& worker) {
     job_.checkers.violate("S6: a rank that has said that it is parked writes");
 }
 
-bool Training::begin(Index index, const trainer::Repair& work) {
-  Worker& worker = job_.workers[index];
-  Arena& own = memory_.arena(worker);
-  wrote(worker);
-  if (work.order.moved) memory_.forget_held(worker);
-  switch (work.order.act) {
-    case wire::Act::kKeep:
-      return false;
-    case wire::Act::kBegin:
-      if (own.version != kNoVersion && own.version != 0) {
-        job_.checkers.violate("S3: an arena that holds a version is to begin at version 0");
-      }
-      return true;
-    case wire::Act::kFinish:
-      if (own.version == work.version) return false;
-      if (own.version + 1 != work.version || own.staged != work.version) {
-        job_.checkers.violate("S7: a rank is to finish a step that it has not staged");
-      }
-      own.updating = true;
-      return true;
-    case wire::Act::kReceive:
-      if (memory_.holding(worker).private_is_own && work.version != 0 &&
-          !memory_.private_source(worker, work)) {
-        job_.checkers.violate("S3: a rank is to go on without the private part of its state");
-      }
-      own.version = own.staged = kNoVersion;  // Half a copy counts as no version.
-      own.content = kGarbage;
-      return true;
-    case wire::Act::kLoad:
-      job_.checkers.violate("S8: a rank is to load a snapshot, and none was ever whole");
-      return false;
-  }
-  return false;
-}
-
 bool Training::begin(Index index, const trainer::JoinGroup& work) {
   Worker& worker = job_.workers[index];
   worker.operation = 0;
@@ -278,12 +242,6 @@ bool Training::begin(Index index, const trainer::ExchangeCopies& work) {
     if (part.has(work.version)) part.staged = part.version;  // Comes again, after a void step.
   }
   return true;
-}
-
-// Whether the repair copies from another host, which may take any time.
-bool Training::fetches(const Worker& worker, const trainer::Repair& work) const {
-  return job_.setup.hosts && work.order.act == wire::Act::kReceive &&
-         memory_.host_named(work.order.source.host) != worker.agent;
 }
 
 // Notices lost pages, as runtime/worker/session.cc does: the step under way is void. Requires: the
@@ -331,53 +289,6 @@ bool Training::arrive(Worker& worker) {
   if (++operation.arrivals < job_.setup.ranks || is_out_of_sight(worker)) return true;
   job_.checkers.gathered(worker.joined);
   return true;
-}
-
-void Training::end(Index index, const trainer::Repair& work) {
-  Worker& worker = job_.workers[index];
-  Arena& own = memory_.arena(worker);
-  wrote(worker);
-  std::string error;
-  if (work.order.act == wire::Act::kFinish) {
-    if (own.updating) finish_update(own);
-    memory_.settle(worker);
-  } else if (work.order.act == wire::Act::kBegin) {
-    own.version = own.staged = 0;
-    own.content = kInitialContent;
-  } else {
-    const wire::Location& from = serves(worker) ? work.order.private_source : work.order.source;
-    if (fetches(worker, work) && worker.repair_stopped) {  // Whatever has been copied by now.
-      return events_.tell_trainer(index,
-                                  trainer::Repaired{memory_.holding(worker), "stopped", true});
-    }
-    if (job_.setup.serves(from.holder) != serves(worker)) {
-      job_.checkers.violate("S7: a rank is to copy the state of workers from a server");
-    }
-    const Arena& source = memory_.arena(memory_.host_named(from.host), from.holder);
-    const PrivatePart* part = memory_.private_source(worker, work);
-    // If the job has gone on meanwhile, the source has another version, or is gone.
-    const bool is_late =
-        fetches(worker, work) && (source.version != work.version || source.updating ||
-                                  (serves(worker) && part->version != work.version));
-    const bool lacks =
-        source.version == kNoVersion || source.lost_state || (part && part->version == kNoVersion);
-    if (lacks && (memory_.wipes() > 0 || source.lost_state)) {
-      source_lost_ = true;
-      error = kSourceLost;
-    } else if (is_late) {
-      error = "the source is at another version";
-    } else {
-      job_.checkers.copies(source, work.version);
-      // The rows of a step that is only staged are not made yet.
-      const bool is_whole =
-          !part || (serves(worker) ? part->version == work.version : part->has(work.version));
-      if (!is_whole) job_.checkers.violate("S7: half a private part is received");
-      own.version = own.staged = source.version;
-      own.content = source.content;
-      own.lost_state = own.lost_gradient = false;
-    }
-  }
-  events_.tell_trainer(index, trainer::Repaired{memory_.holding(worker), error});
 }
 
 void Training::end(Index index, const trainer::Unstage&) {
@@ -464,13 +375,22 @@ void Training::end(Index index, const trainer::Arrive&) {
       index, trainer::Arrived{done ? trainer::Outcome::kDone : trainer::Outcome::kStopped});
 }
 
-void Training::end(Index index, const trainer::Update&) {
+void Training::end(Index index, const trainer::Update& work) {
   ++job_.workers[index].steps;
   finish_update(memory_.arena(job_.workers[index]));
   if (job_.setup.holders) memory_.drop_the_rest(job_.workers[index]);
   memory_.settle(job_.workers[index]);
   (void)look_for_losses(index);
-  events_.tell_trainer(index, trainer::Updated{});
+  const std::string why = work.keeps ? keep_part(job_.workers[index]) : "";
+  events_.tell_trainer(index, trainer::Updated{why});
+}
+
+// Copies what the rank has to give for a snapshot. Returns why it could not.
+std::string Training::keep_part(const Worker& worker) {
+  if (memory_.arena(worker).has_lost()) return "memory errors have taken pages of the state";
+  if (job_.choices.pick(2, kNoRoomRarity) == 1) return "there is no room for it";
+  memory_.keep_part(worker);
+  return "";
 }
 
 void Training::end(Index index, const trainer::Return& result) {

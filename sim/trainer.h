@@ -32,8 +32,8 @@ struct Group {
 
 class Training {
  public:
-  Training(Job& job, const Journal& journal, Memory& memory, WorkerEvents& events)
-      : job_(job), journal_(journal), memory_(memory), events_(events) {}
+  Training(Job& job, const Journal& journal, Memory& memory, Disk& disk, WorkerEvents& events)
+      : job_(job), journal_(journal), memory_(memory), disk_(disk), events_(events) {}
 
   // Whether the worker's training thread can do something now.
   [[nodiscard]] bool can_train(const Worker& worker) const;
@@ -75,8 +75,10 @@ class Training {
   void end(Index worker, const trainer::Stage& work);
   void end(Index worker, const trainer::ExchangeCopies& work);
   void end(Index worker, const trainer::Arrive&);
-  void end(Index worker, const trainer::Update&);
+  void end(Index worker, const trainer::Update& work);
   void end(Index worker, const trainer::Return& result);
+  [[nodiscard]] std::string keep_part(const Worker& worker);
+  [[nodiscard]] std::string load(Worker& worker, const trainer::Repair& work);
   bool arrive(Worker& worker);
   [[nodiscard]] bool fetches(const Worker& worker, const trainer::Repair& work) const;
   void check_copies(const Worker& worker);
@@ -104,6 +106,7 @@ class Training {
   Job& job_;
   const Journal& journal_;
   Memory& memory_;
+  Disk& disk_;
   WorkerEvents& events_;
   std::map<Generation, Group> groups_;
   bool asked_in_vain_ = false;

@@ -41,7 +41,8 @@ struct Transition {
     kAskConnect,
     kAddressesFound,
     kAddressesOverdue,
-    kRehearsalEnds
+    kRehearsalEnds,
+    kSnapshotDone
   };
 
   Kind kind;

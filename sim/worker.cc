@@ -106,6 +106,8 @@ void Workers::carry_out(Index index, const member::Action& action) {
     if (worker.program == Program::kUnplaced) exchange_.begin(index);
   } else if (const auto* assigned = std::get_if<Assigned>(&action)) {
     events_.tell_trainer(index, *assigned);
+  } else if (const auto* take = std::get_if<member::TakeSnapshot>(&action)) {
+    events_.tell_trainer(index, trainer::SnapshotAsked{take->generation, take->version});
   } else if (std::holds_alternative<member::AwaitAddresses>(action)) {
     worker.addresses_seen = 0;
     worker.addresses_due = job_.now + kAddressesPatience;

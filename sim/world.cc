@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/prng.h"
 #include "base/text.h"
 #include "sim/election_world.h"
 #include "wire/codec.h"
@@ -19,11 +20,14 @@ constexpr Duration kSilenceBound = std::chrono::seconds(300);  // From the last 
 constexpr Duration kEndBound = kAlonePatience + std::chrono::seconds(20);
 constexpr std::uint32_t kTransitionsBound = 20'000;
 constexpr std::uint32_t kTransitionsOfARank = 600;  // Raises the bound if there are many ranks.
+constexpr std::uint64_t kFirstRun = 7;
 constexpr Duration kAgentRetry = std::chrono::milliseconds(50);
 
 }  // namespace
 
 void World::start() {
+  // Without --resume, the first run begins anew.
+  if (job_.run_id > kFirstRun) journal_.begin(disk_.whole());
   if (job_.setup.agent) {
     agents_.start();
     return;
@@ -59,8 +63,9 @@ Outcome World::run() {
     job_.log.fold(static_cast<std::uint64_t>(next.kind) << 32 | next.agent << 24 | next.index);
     if (job_.log.is_wanted()) tell(next);
     perform(next);
+    if (journal_.take_load()) check_load();
   }
-  if (job_.checkers.violation().empty()) check_end();
+  if (job_.checkers.violation().empty() && !job_.is_cut_short) check_end();
   const bool ended = journal_.has_ended();
   return {
       job_.checkers.violation(),
@@ -69,10 +74,14 @@ Outcome World::run() {
       job_.log.hash(),
       transitions_,
       job_.setup.faults - faults_.left(),
+      disk_.named(),
+      loads_,
+      job_.is_cut_short,
       job_.now};
 }
 
 bool World::over() const {
+  if (job_.is_cut_short) return true;
   if (job_.setup.agent) return agents_.have_exited();
   if (job_.scheduler.machine || job_.scheduler.starting || job_.person.scheduler ||
       !job_.person.workers.empty()) {
@@ -110,6 +119,7 @@ void World::list_processes() {
   const auto add = [&](bool condition, Kind kind, Index index) {
     if (condition) possible_.push_back({kind, index});
   };
+  writers_.list(possible_);
   const bool serves = job_.scheduler.machine.has_value();
   const bool runs = job_.scheduler_runs();
   add(runs && !job_.scheduler.stores.empty(), Kind::kStoreDone, 0);
@@ -253,6 +263,7 @@ void World::perform(const Transition& t) {
     case Kind::kGrace:
     case Kind::kAgentAlone:
     case Kind::kRehearsalEnds:
+    case Kind::kSnapshotDone:
       return agents_.perform(t);
   }
 }
@@ -304,6 +315,13 @@ void World::check_end() {
   }
   if (!faults_.justify(why_ended())) {
     job_.checkers.violate(cat("L1: the job failed without need: ", wording::in_words(why_ended())));
+  }
+}
+
+void World::check_load() {
+  ++loads_;
+  if (!faults_.justify_load()) {
+    job_.checkers.violate("S3: a snapshot is loaded though no version was lost");
   }
 }
 
@@ -393,7 +411,21 @@ Outcome simulate(const std::string& world, Choices& choices, std::vector<std::st
   const auto setup = draw_setup(world, choices);
   HF_ASSERT(setup.has_value());
   if (log) log->push_back(to_text(*setup));
-  return World(*setup, choices, log).run();
+  Disk disk;
+  Setup left = *setup;
+  Outcome all;
+  // After each power cut, another run begins with the snapshots on the disk.
+  for (std::uint64_t run_id = kFirstRun;; ++run_id) {
+    Outcome run = World(left, run_id, disk, choices, log).run();
+    left.faults -= run.faults;
+    run.hash = derive(all.hash, run.hash);
+    run.transitions += all.transitions;
+    run.faults += all.faults;
+    run.loads += all.loads;
+    run.time += all.time;
+    all = std::move(run);
+    if (!all.is_cut_short || !all.violation.empty()) return all;
+  }
 }
 
 }  // namespace holdfast::sim

@@ -17,6 +17,7 @@
 #include "sim/connections.h"
 #include "sim/deadlines.h"
 #include "sim/describe.h"
+#include "sim/disk.h"
 #include "sim/exchange.h"
 #include "sim/faults.h"
 #include "sim/job.h"
@@ -25,6 +26,7 @@
 #include "sim/outcome.h"
 #include "sim/scheduler.h"
 #include "sim/setup.h"
+#include "sim/snapshot_writers.h"
 #include "sim/trainer.h"
 #include "sim/transition.h"
 #include "sim/worker.h"
@@ -34,9 +36,11 @@ namespace holdfast::sim {
 
 class World {
  public:
-  // `log`: gets each transition in words; may be null.
-  World(const Setup& setup, Choices& choices, std::vector<std::string>* log)
-      : job_(setup, choices, log) {}
+  // A run of the job, which begins with what is on the disk. `log`: gets each transition in words;
+  // may be null.
+  World(const Setup& setup, std::uint64_t run_id, Disk& disk, Choices& choices,
+        std::vector<std::string>* log)
+      : disk_(disk), job_(setup, run_id, choices, log) {}
   World(const World&) = delete;  // Its parts refer to each other.
   World& operator=(const World&) = delete;
   Outcome run();
@@ -56,26 +60,31 @@ class World {
   void beat();
   [[nodiscard]] bool over() const;
   void check_end();
+  void check_load();
   [[nodiscard]] wire::Reason why_ended() const;
   [[nodiscard]] const wire::Reason* why_ended_by_agents() const;
   void check_deaths_are_known();
 
   std::map<Incarnation, Instant> seated_;  // When a process was first seen in a place.
+  Disk& disk_;
+  std::uint64_t loads_ = 0;
   // Each knows only those declared before it.
   Job job_;
   Connections connections_{job_};
-  Journal journal_{job_};
+  Journal journal_{job_, disk_};
   Memory memory_{job_, journal_};
-  SchedulerShell scheduler_{job_, connections_, journal_};
+  SchedulerShell scheduler_{job_, connections_, journal_, memory_};
   ValueExchange exchange_{job_, connections_, scheduler_};
   WorkerEvents events_{[this](const auto& told) { deliver(told); }};
   Workers workers_{job_, connections_, journal_, exchange_, events_};
-  Training training_{job_, journal_, memory_, events_};
-  Agents agents_{job_, connections_, journal_, scheduler_, workers_, training_};
+  Training training_{job_, journal_, memory_, disk_, events_};
+  SnapshotWriters writers_{job_, journal_, memory_, disk_};
+  Agents agents_{job_, connections_, journal_, scheduler_, workers_, training_, writers_};
   Deadlines deadlines_{job_, connections_};
   Narrator narrator_{job_, scheduler_};
   Faults faults_{job_,
-                 {connections_, journal_, memory_, scheduler_, workers_, training_, agents_},
+                 {connections_, journal_, memory_, scheduler_, workers_, training_, agents_, writers_,
+                  disk_},
                  deadlines_,
                  narrator_};
 

@@ -16,6 +16,12 @@ namespace {
 constexpr Version kMostAhead = Version{1} << 20;
 constexpr Version kLeastAhead = 2;
 
+// The newest one on record stays until the next one is on record, too. The word that the next one
+// is whole may be lost.
+std::size_t kept_on_record(const SnapshotOptions& options) {
+  return std::max<std::size_t>(options.keep, 2);
+}
+
 }  // namespace
 
 wire::Snapshot Snapshots::word(SnapshotWord word) const {
@@ -38,13 +44,26 @@ std::optional<Instant> Snapshots::deadline() const {
   return state_ == State::kIdle && !again_ && may_begin() ? next_ : std::nullopt;
 }
 
+// A lost host may not end its connections.
+bool Snapshots::is_heard(Link link) const {
+  const Agent* agent = job_.agents.find(link);
+  return agent != nullptr && !agent->is_silent;
+}
+
 void Snapshots::go_on() {
   if (!askers_.empty() && !why_none().empty()) answer(SnapshotWord::kFailed, why_none());
   if (!job_.options.snapshots.wanted) return;
+  if (job_.has_ended()) state_ = State::kIdle;
   const bool runs = job_.formation.stage == Stage::kRunning &&
                     job_.formation.generation == generation_ && rendezvous_.ended() == kNoRank;
   // What is being written was committed, and is not touched by a fault.
   if (state_ == State::kTaking && !runs) {
+    state_ = State::kIdle;
+    again_ = true;
+  }
+  const bool writes = state_ == State::kWriting || state_ == State::kNaming;
+  if (writes && std::any_of(waits_for_.begin(), waits_for_.end(),
+                            [&](Link link) { return !is_heard(link); })) {
     state_ = State::kIdle;
     again_ = true;
   }
@@ -72,7 +91,7 @@ void Snapshots::begin() {
                      "no agent has started its process, and agents write snapshots: use msrun or "
                      "holdfast run");
     }
-    if (member.link == 0 || agent == 0) {  // It is coming back, or will be replaced.
+    if (member.link == 0 || !is_heard(agent)) {  // It is coming back, or will be replaced.
       next_ = job_.now + std::chrono::seconds(1);
       return;
     }
@@ -168,7 +187,7 @@ void Snapshots::take_words_of(Link link, const wire::Snapshot& m) {
 void Snapshots::write() {
   state_ = State::kWriting;
   for (const auto& [agent, files] : asked_) {
-    if (job_.agents.find(agent) == nullptr) {
+    if (!is_heard(agent)) {
       state_ = State::kIdle;
       again_ = true;
       return;
@@ -189,7 +208,7 @@ void Snapshots::name_it() {
   wire::Snapshot order = word(SnapshotWord::kName);
   order.files = files_;
   const auto& known = job_.formation.snapshots;
-  for (std::size_t i = job_.options.snapshots.keep - 1; i < known.size(); ++i) {
+  for (std::size_t i = kept_on_record(job_.options.snapshots) - 1; i < known.size(); ++i) {
     order.old.push_back(known[i].name);
   }
   const Link agent = asked_.begin()->first;
@@ -203,7 +222,7 @@ void Snapshots::keep() {
   ahead_ = std::max(ahead_ / 2, kLeastAhead);
   auto& known = job_.formation.snapshots;
   known.insert(known.begin(), {version_, name_});
-  known.resize(std::min(known.size(), job_.options.snapshots.keep));
+  known.resize(std::min(known.size(), kept_on_record(job_.options.snapshots)));
   job_.store();
   answer(SnapshotWord::kNamed, "");
 }

@@ -34,6 +34,7 @@ class Snapshots {
 
   [[nodiscard]] bool may_begin() const;
   [[nodiscard]] std::string why_none() const;
+  [[nodiscard]] bool is_heard(Link agent) const;
   void begin();
   void write();
   void name_it();

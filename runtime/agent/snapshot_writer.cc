@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <system_error>
@@ -81,7 +82,8 @@ Status name_snapshot(const SnapshotWriter::Options& options, const wire::Snapsho
     for (const auto& [name, its] : found->whole) {
       if (run_of(name) == run) own[its.version] = name;
     }
-    for (; own.size() > options.keep; own.erase(own.begin())) gone.push_back(own.begin()->second);
+    const std::size_t most = std::max<std::size_t>(options.keep, 2);  // As the scheduler has it.
+    for (; own.size() > most; own.erase(own.begin())) gone.push_back(own.begin()->second);
   }
   // The snapshot is whole: what can not be removed costs only room.
   for (const auto& name : gone) (void)snapshot::remove(options.folder, name);
