@@ -90,6 +90,7 @@ Status parse(const Row& row, std::string_view text, Drift& out) {
 Status parse(const Row& row, std::string_view text, Every& out) {
   out = {};
   if (whole(text, out.steps)) return out.steps > 0 ? Status{} : wrong(row, text);
+  out.steps = 0;  // What the beginning of a time may have set.
   constexpr std::pair<std::string_view, double> kUnits[] = {
       {"ms", 0.001}, {"min", 60}, {"s", 1}, {"h", 3600}, {"m", 60}};
   for (const auto& [unit, in_seconds] : kUnits) {

@@ -107,6 +107,7 @@ TEST(Settings, TakeATimeOrANumberOfSteps) {
   EXPECT_EQ(every("5m").time, std::chrono::minutes(5));
   EXPECT_EQ(every("1.5h").time, std::chrono::minutes(90));
   EXPECT_EQ(every("100ms").time, std::chrono::milliseconds(100));
+  EXPECT_EQ(every("100ms").steps, 0U);
   EXPECT_EQ(every("100").steps, 100U);
   EXPECT_EQ(every("100").time, Duration{});
   EXPECT_EQ(read({})->snapshot_every.time, std::chrono::minutes(5));
