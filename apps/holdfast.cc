@@ -1,5 +1,5 @@
 // holdfast: looks after jobs: status, explain, inject, stop, drain, move, clean, settings, run,
-// verify, timeline, tls, table.
+// verify, timeline, tls, table, snapshot.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "apps/commands.h"
+#include "apps/snapshot.h"
 #include "apps/table.h"
 #include "apps/timeline.h"
 #include "apps/tls.h"
@@ -19,8 +20,8 @@ namespace holdfast {
 namespace {
 
 constexpr const char* kCommands =
-    "status, explain, inject, stop, drain, move, clean, settings, run, verify, timeline, tls and "
-    "table";
+    "status, explain, inject, stop, drain, move, clean, settings, run, verify, timeline, tls, table "
+    "and snapshot";
 
 void print_settings(bool markdown) {
   if (markdown) {
@@ -111,6 +112,7 @@ std::optional<int> run_by_own_parser(int argc, char** argv) {
   if (command == "timeline") return apps::draw_timeline(argc - 2, argv + 2);
   if (command == "tls") return apps::tls(argc - 2, argv + 2, environ);
   if (command == "table") return apps::tables(argc - 2, argv + 2);
+  if (command == "snapshot") return apps::snapshots(argc - 2, argv + 2);
   return std::nullopt;
 }
 
@@ -121,7 +123,6 @@ int run(int argc, char** argv) {
   app.footer(
       "Exit codes: 0 done; 1 not possible (said why); 2 wrong command line. Of run: see run "
       "--help.");
-
   std::string job;
   bool json = false;
   auto* status = app.add_subcommand("status", "How a running job is");
@@ -151,6 +152,7 @@ int run(int argc, char** argv) {
                      "Draw what happened to a job, out of its traces (timeline --help)");
   app.add_subcommand("tls", "Make or check the certificates of a job (tls --help)");
   app.add_subcommand("table", "List, export or import saved tables (table --help)");
+  app.add_subcommand("snapshot", "List or check snapshots of jobs (snapshot --help)");
 
   if (argc < 2) {
     std::fprintf(stderr, "holdfast: say what to do: there are %s (--help tells of each)\n",

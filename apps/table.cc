@@ -11,6 +11,7 @@
 
 #include "apps/ask.h"
 #include "apps/json.h"
+#include "apps/shown.h"
 #include "base/text.h"
 #include "table/exporting.h"
 #include "table/importing.h"
@@ -20,16 +21,6 @@ namespace holdfast::apps {
 namespace {
 
 constexpr const char* kCommand = "holdfast table";
-
-// Text of a file or a path, without what a terminal would take for an order. Keeps UTF-8.
-std::string shown(std::string text) {
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const bool is_c1 = byte >= 0x80 && byte < 0xa0 && i > 0 && text[i - 1] == '\xc2';
-    if (byte < ' ' || byte == 0x7f || is_c1) text[i] = '?';
-  }
-  return text;
-}
 
 int refuse(const std::string& why) {
   return complain(shown(why), 1, kCommand);
