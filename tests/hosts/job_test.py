@@ -516,6 +516,42 @@ class OneJob(unittest.TestCase):
             job.start(1)
         self.assertEqual(job.wait(), expected)
 
+    def test_everything_lost_on_all_hosts_goes_on_with_other_hosts(self):
+        """Two hosts lose all at once. The same ranks go on with three hosts, and then with one, each time from a snapshot."""
+        expected = self.one_host(4, keys=50, more=("--server_num", "1"))
+        snapshots = self.folder / "snapshots"
+        options = ("--server_num", "1", "--snapshot", str(snapshots), "--snapshot_every", "20", "--resume", "auto")
+
+        def newest():
+            return max((int(path.parent.name.rpartition("-")[2]) for path in snapshots.glob("*/manifest.json")), default=0)
+
+        fleet = self.fleet(3)
+        for hosts, each, step in ((2, 2, 60), (3, [2, 1, 1], 140)):
+            job = Job(self.folder / f"lost-{hosts}", fleet, hosts, each, keys=50, more=options)
+            job.until(lambda step=step: newest() >= step, f"the snapshot of step {step}")
+            for host in range(hosts):
+                fleet.kill(host)
+            for host, agent in job.agents.items():
+                agent.wait()
+                fleet.up_again(host)
+        at = newest()
+        last = Job(self.folder / "last", None, 1, 4, keys=50, more=options)
+        self.assertEqual(last.wait(), expected)
+        self.assertIn(f"begins again from the snapshot of step {at} ", last.logs())
+
+    def test_without_replicas_a_lost_host_takes_the_job_back_to_a_snapshot(self):
+        expected = self.one_host(4)
+        fleet = self.fleet(2)
+        options = ("--snapshot", str(self.folder / "rung"), "--snapshot_every", "20")
+        job = Job(self.folder / "own-rung", fleet, 2, 2, env={"HOLDFAST_REPLICAS": "0"}, more=options)
+        job.until_step(60)
+        fleet.kill(1)
+        job.agents.pop(1).wait()
+        fleet.up_again(1)
+        job.start(1, *options)
+        self.assertEqual(job.wait(), expected)
+        self.assertIn("the memory of all who had a later one is gone", job.logs())
+
     def test_without_replicas_what_only_a_lost_host_had_ends_the_job_by_name(self):
         fleet = self.fleet(2)
         job = Job(self.folder / "own", fleet, 2, 2, env={"HOLDFAST_REPLICAS": "0"})
