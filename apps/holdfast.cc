@@ -20,7 +20,8 @@ namespace holdfast {
 namespace {
 
 constexpr const char* kCommands =
-    "status, explain, inject, stop, drain, move, clean, settings, run, verify, timeline, tls, table "
+    "status, explain, inject, stop, drain, move, clean, settings, run, verify, timeline, tls, "
+    "table "
     "and snapshot";
 
 void print_settings(bool markdown) {
@@ -116,6 +117,17 @@ std::optional<int> run_by_own_parser(int argc, char** argv) {
   return std::nullopt;
 }
 
+// A command that does not go as it was written. Returns the exit code.
+int refuse(const std::string& command, const char* why) {
+  if (command == "drain" || command == "move" || command == "inject") {
+    std::fprintf(stderr, "holdfast: %s: %s\n", command.c_str(), why);
+  } else {
+    std::fprintf(stderr, "holdfast: there is no command '%s'; there are %s (--help)\n",
+                 command.c_str(), kCommands);
+  }
+  return 2;
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Looks after fault-tolerant training jobs on this host.", "holdfast");
   app.set_version_flag("--version", HOLDFAST_VERSION);
@@ -163,14 +175,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::RequiredError& error) {
-    if (const std::string_view command = argv[1];
-        command == "drain" || command == "move" || command == "inject") {
-      std::fprintf(stderr, "holdfast: %s: %s\n", argv[1], error.what());
-      return 2;
-    }
-    std::fprintf(stderr, "holdfast: there is no command '%s'; there are %s (--help)\n", argv[1],
-                 kCommands);
-    return 2;
+    return refuse(argv[1], error.what());
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     std::fprintf(stderr, "holdfast: %s\n", error.what());

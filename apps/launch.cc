@@ -98,6 +98,23 @@ constexpr const char* kExitCodes =
     "did,\n"
     "the job failed as a whole).";
 
+void add_snapshot_options(CLI::App& app, LaunchArguments& arguments) {
+  app.add_option("--snapshot", arguments.snapshot,
+                 "A folder of this job, the same on all hosts, for snapshots of the whole job "
+                 "(docs/snapshots.md)");
+  app.add_option("--snapshot_every", arguments.snapshot_every,
+                 "How often: 30s, 5min, 2h; or a number of steps (5min, if not given)");
+  app.add_option("--snapshot_keep", arguments.snapshot_keep,
+                 "How many snapshots are kept (2, if not given)");
+  app.add_option("--grace", arguments.grace,
+                 "How many seconds the job has from SIGTERM (or SIGUSR1) to its end, with a last "
+                 "snapshot (25, if not given)")
+      ->check(CLI::Range(1.0, 31536000.0));
+  app.add_option("--resume", arguments.resume,
+                 "Begin with the newest snapshot of this folder; auto: of --snapshot, if it has "
+                 "any");
+}
+
 void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
   auto& agent = arguments.agent;
   // If an option is given twice, the last counts: so a caller can append to a script's options.
@@ -147,20 +164,7 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
       ->check(CLI::Range(0.0, 31536000.0));
   app.add_flag("--allow_inject", arguments.allow_inject,
                "`holdfast inject` may have faults happen to this job (docs/drills.md)");
-  app.add_option("--snapshot", arguments.snapshot,
-                 "A folder of this job, the same on all hosts, for snapshots of the whole job "
-                 "(docs/snapshots.md)");
-  app.add_option("--snapshot_every", arguments.snapshot_every,
-                 "How often: 30s, 5min, 2h; or a number of steps (5min, if not given)");
-  app.add_option("--snapshot_keep", arguments.snapshot_keep,
-                 "How many snapshots are kept (2, if not given)");
-  app.add_option("--grace", arguments.grace,
-                 "How many seconds the job has from SIGTERM (or SIGUSR1) to its end, with a last "
-                 "snapshot (25, if not given)")
-      ->check(CLI::Range(1.0, 31536000.0));
-  app.add_option("--resume", arguments.resume,
-                 "Begin with the newest snapshot of this folder; auto: of --snapshot, if it has "
-                 "any");
+  add_snapshot_options(app, arguments);
   app.add_option("--spare_host", arguments.spare_host,
                  "True: this host has no workers until another host is lost; --local_worker_num "
                  "processes wait, ready, for its places")

@@ -195,8 +195,8 @@ int snapshots(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
     const bool is_known = ls->parsed() || check->parsed() || now->parsed();
-    return complain(is_known ? error.what() : "say what to do: ls DIR, verify DIR or now (--help)", 2,
-                    kSnapshotCommand);
+    return complain(is_known ? error.what() : "say what to do: ls DIR, verify DIR or now (--help)",
+                    2, kSnapshotCommand);
   }
   if (now->parsed()) return snapshot_now(job, timeout_s);
   return ls->parsed() ? list_snapshots(path, verifies, json) : verify_snapshots(path);

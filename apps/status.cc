@@ -127,6 +127,10 @@ void print(const Json& json) {
   print_ranks(ranks);
   print_spares(list_of(json, "spares"));
   print_rehearsals(list_of(json, "rehearsals"));
+  if (const Json& snapshots = list_of(json, "snapshots"); !snapshots.empty()) {
+    std::printf("newest snapshot: step %s (%s)\n", text_of(snapshots[0], "version", "-").c_str(),
+                text_of(snapshots[0], "name", "-").c_str());
+  }
   for (const auto& one : list_of(json, "holds_up")) {
     std::printf("%s\n", text_of(one, "sentence", "-").c_str());
   }

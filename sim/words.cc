@@ -100,6 +100,16 @@ std::string role(agent::Role role) {
   return role == agent::Role::kWorker ? "worker" : "spare";
 }
 
+std::string snapshot_word(const wire::Snapshot& m) {
+  constexpr const char* kWords[] = {"take",   "taken",  "write",      "written", "name", "named",
+                                    "missed", "failed", "unreadable", "ask",     "stop"};
+  std::string text =
+      cat("Snapshot of ", version(m.version), ": ", kWords[static_cast<std::size_t>(m.word)]);
+  for (const auto& file : m.files) text += cat(' ', file.rank);
+  for (const auto& name : m.old) text += cat(", without ", name);
+  return text + (m.why.empty() ? "" : ", " + m.why);
+}
+
 }  // namespace
 
 const char* name(wire::Stage stage) {
@@ -192,15 +202,7 @@ std::string to_words(const wire::Message& message) {
           [](const wire::Addresses& m) { return cat("Addresses of ", m.at.size(), " ranks"); },
           [](const wire::GroupLost& m) { return cat("GroupLost ", m.generation, ' ', m.pages); },
           [](const wire::Remark& m) { return cat("Remark: ", in_words(m.reason)); },
-          [](const wire::Snapshot& m) {
-            constexpr const char* kWords[] = {"take",  "taken",  "write",  "written",   "name",
-                                              "named", "missed", "failed", "unreadable", "ask", "stop"};
-            std::string text = cat("Snapshot of ", version(m.version), ": ",
-                                   kWords[static_cast<std::size_t>(m.word)]);
-            for (const auto& file : m.files) text += cat(' ', file.rank);
-            for (const auto& name : m.old) text += cat(", without ", name);
-            return text + (m.why.empty() ? "" : ", " + m.why);
-          },
+          [](const wire::Snapshot& m) { return snapshot_word(m); },
           [](const wire::Got& m) {
             return m.found ? cat("Got ", m.key, ", version ", m.version) : std::string("Got none");
           },

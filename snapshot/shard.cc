@@ -1,9 +1,11 @@
 #include "snapshot/shard.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -76,6 +78,7 @@ bool write(int file, const About& about, std::span<const Piece> pieces) {
   std::uint64_t end = at;
   for (const Piece& piece : pieces) end += piece.bytes.size();
   if (!take_room(file, end)) return false;
+  if (::ftruncate(file, static_cast<off_t>(end)) != 0) return false;  // It may have been longer.
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     Digest digest;
     for (auto rest = pieces[i].bytes; !rest.empty();) {
@@ -96,6 +99,14 @@ std::optional<std::uint64_t> number_at(const Json& list, std::size_t i) {
   return list[i].get<std::uint64_t>();
 }
 
+// What the file was before is no shard from here on. False: errno says why.
+bool forget(int file) {
+  struct stat now {};
+  if (::fstat(file, &now) != 0) return false;
+  const std::array<std::byte, sizeof(std::uint64_t)> nothing{};
+  return now.st_size == 0 || os::write_at(file, 0, nothing);
+}
+
 }  // namespace
 
 Status write_shard(const std::string& path, const About& about, std::span<const Piece> pieces) {
@@ -107,12 +118,9 @@ Status write_shard(const std::string& path, const About& about, std::span<const 
                  cat(path, " can not be written: a snapshot's shard of ", pieces.size(),
                      " tensors has too many tensors, or names too long")};
   }
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
-    return os::system_error(cat("cannot replace ", path), errno);
-  }
-  const auto file = os::open_own_file(path, O_RDWR | O_CREAT | O_EXCL);
+  const auto file = os::open_own_file(path, O_RDWR | O_CREAT);
   if (!file) return file.error();
-  if (write(file->get(), about, pieces)) return {};
+  if (forget(file->get()) && write(file->get(), about, pieces)) return {};
   const int error_number = errno;
   ::unlink(path.c_str());
   std::uint64_t bytes = 0;

@@ -25,10 +25,11 @@ struct Piece {
   std::span<const std::byte> bytes;
 };
 
-// Writes a new file with mode 0600, in place of the file that has this name. It is read once and
-// written once, and not synced: the folder is one of memory (tmpfs), and somebody waits. The header
-// comes last, so what a kill leaves is no shard. Error: it could not be written, as if there is no
-// room in its folder; nothing is left.
+// Writes a file with mode 0600. The memory of a file that has this name is used again, since to
+// take new memory takes longer than to copy. It is read once and written once, and not synced: the
+// folder is one of memory (tmpfs), and somebody waits. The header comes last, so what a kill leaves
+// is no shard. Requires: nobody reads the file meanwhile. Error: it could not be written, as if
+// there is no room in its folder; nothing is left.
 [[nodiscard]] Status write_shard(const std::string& path, const About& about,
                                  std::span<const Piece> pieces);
 

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstring>
@@ -80,9 +82,7 @@ TEST_F(Shards, AreReadAsTheyWereWritten) {
     return Status();
   }));
   EXPECT_EQ(again, large);
-  // In the place of another one, which its reader keeps.
   ASSERT_TRUE(write_small(path, 1, "new"));
-  EXPECT_EQ(text_of(*shard, odd), odd);
   EXPECT_EQ(text_of(*Shard::open(path), "moments"), "moments new");
   EXPECT_NE(Shard::open(path)->digest(), shard->digest());
 }
@@ -197,6 +197,41 @@ TEST_F(Shards, AreNotBelievedForTheSakeOfTheirSeal) {
   const std::string deep(500'000, '[');
   EXPECT_TRUE(has(refusal(with(cat(R"("a":)", deep, std::string(deep.size(), ']')))),
                   "its header makes no sense"));
+}
+
+// The memory of a former shard is used again. Nothing of it is left, also after a kill.
+TEST_F(Shards, TakeTheMemoryOfAFormerOne) {
+  const std::string large = noise(100'000, 3);
+  const std::string small = noise(50'000, 4);
+  const Piece first[]{{"a", bytes_of(large)}};
+  const Piece second[]{{"a", bytes_of(small)}};
+  ASSERT_TRUE(write_shard(path, {}, first));
+  struct stat before {};
+  ASSERT_EQ(::stat(path.c_str(), &before), 0);
+  ASSERT_TRUE(write_shard(path, {{"k", "v"}}, second));
+  struct stat after {};
+  ASSERT_EQ(::stat(path.c_str(), &after), 0);
+  EXPECT_EQ(before.st_ino, after.st_ino);
+  const auto shard = Shard::open(path);
+  ASSERT_TRUE(shard) << shard.error().what;
+  std::string read(small.size(), '\0');
+  ASSERT_TRUE(shard->read(shard->tensors()[0], std::as_writable_bytes(std::span(read))));
+  EXPECT_EQ(read, small);
+
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // It may write no more than half of it, and dies of that.
+    const rlimit half{large.size() / 2, large.size() / 2};
+    (void)::truncate(path.c_str(), 10);
+    (void)::signal(SIGXFSZ, SIG_DFL);
+    (void)::setrlimit(RLIMIT_FSIZE, &half);
+    (void)write_shard(path, {}, first);
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_FALSE(Shard::open(path));
 }
 
 // It takes time and memory in proportion to its length, which is bounded.

@@ -65,7 +65,7 @@ class Launch:
     def main(self) -> int:
         """Run the job; return its exit code."""
         signal.set_wakeup_fd(self._wake[1].fileno(), warn_on_full_buffer=False)
-        for number in _SIGNALS:
+        for number in self._signals():
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda *_: None)  # The loop reads the number from _wake.
         for remark in self._run.remarks:
@@ -104,6 +104,11 @@ class Launch:
                     f"--spares {self._run.spares} is of no use to this program: a spare can take "
                     "the place of a lost process only where something is kept (hf.State)"
                 )
+
+    def _signals(self) -> tuple[signal.Signals, ...]:
+        """Return the signals that end the job; SIGUSR1, if it makes a last snapshot then."""
+        makes = any(option.startswith("--snapshot=") for option in self._run.snapshots)
+        return (*_SIGNALS, signal.SIGUSR1) if makes else _SIGNALS
 
     # ---- One round ------------------------------------------------------------------------------
 
@@ -213,7 +218,7 @@ class Launch:
                     ended = self._pass_on(agent.stdout.fileno())
                 if self._wake[0] in ready:
                     for number in self._wake[0].recv(64):
-                        if number in _SIGNALS:
+                        if number in self._signals():
                             self._signal = number
                             agent.send_signal(number)
                 if self._lost is not None and not asked:

@@ -23,7 +23,8 @@ Status write(const SnapshotWriter::Options& options, wire::Snapshot& order) {
   for (wire::SnapshotFile& file : order.files) {
     const std::string part = cat(options.job_directory, '/', parts_begin(file.rank), order.version);
     const auto stored = snapshot::store_shard(part, options.folder, order.name, file.rank, {});
-    ::unlink(part.c_str());
+    const std::string free = cat(options.job_directory, '/', parts_begin(file.rank), kFreePart);
+    if (::rename(part.c_str(), free.c_str()) != 0) ::unlink(part.c_str());
     if (!stored) return stored.error();
     file.bytes = stored->bytes;
     file.digest = stored->digest;

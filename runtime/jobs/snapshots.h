@@ -17,6 +17,9 @@ namespace holdfast::runtime {
 // How the files begin that a rank leaves in the job's folder for its agent; the version follows.
 [[nodiscard]] std::string parts_begin(Rank rank);
 
+// In place of the version: the agent needs it no more, and its memory may be used again.
+inline constexpr const char* kFreePart = "free";
+
 // What a new job may begin with by HOLDFAST_RESUME, the newest first.
 struct Resumed {
   std::vector<wire::SnapshotName> snapshots;  // Empty: it begins anew.

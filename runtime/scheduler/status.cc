@@ -81,6 +81,10 @@ const char* kind_of(const wire::Reason& remark) {
       return "pages";
     case wire::Reason::Kind::kDamaged:
       return "damaged";
+    case wire::Reason::Kind::kFromSnapshot:
+    case wire::Reason::Kind::kSnapshotFailed:
+    case wire::Reason::Kind::kSnapshotUnreadable:
+      return "snapshot";
     default:
       return "other";
   }
@@ -187,6 +191,10 @@ std::string status_json(const controller::Machine& machine, std::int32_t workers
     auto json = nlohmann::ordered_json::parse(report, nullptr, false);
     if (json.is_object()) recoveries.push_back(std::move(json));
   }
+  auto snapshots = nlohmann::ordered_json::array();
+  for (const auto& [version, name] : head.snapshots) {
+    snapshots.push_back({{"version", version}, {"name", name}});
+  }
   const nlohmann::ordered_json json = {{"job", head.job},
                                        {"state", state_of(machine)},
                                        {"generation", head.generation},
@@ -202,6 +210,7 @@ std::string status_json(const controller::Machine& machine, std::int32_t workers
                                        {"rehearsals", rehearsals},
                                        {"holds_up", holds_up},
                                        {"remarks", remarks},
+                                       {"snapshots", snapshots},
                                        {"without_place", without_place},
                                        {"recovery_reports", recoveries}};
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

@@ -325,11 +325,16 @@ std::string Session::Parts::why_not_done() const {
 
 // Copies this rank's part of a snapshot to where its agent takes it from. Returns why it could not.
 std::string Session::Parts::keep_part() {
-  const std::string prefix = parts_begin(identity.rank);
-  for (const std::string& former : os::names_in(identity.directory)) {
-    if (former.starts_with(prefix)) ::unlink(cat(identity.directory, '/', former).c_str());
+  const std::string prefix = cat(identity.directory, '/', parts_begin(identity.rank));
+  const std::string path = cat(prefix, version());
+  for (const std::string& name : os::names_in(identity.directory)) {
+    const std::string former = cat(identity.directory, '/', name);
+    if (!former.starts_with(prefix)) continue;
+    // The agent may still read one that is not free.
+    const bool is_free = former == cat(prefix, kFreePart);
+    if (is_free ? ::rename(former.c_str(), path.c_str()) != 0 : true) ::unlink(former.c_str());
   }
-  const Status kept = store->keep(cat(identity.directory, '/', prefix, version()));
+  const Status kept = store->keep(path);
   return kept ? "" : kept.error().what;
 }
 

@@ -115,9 +115,7 @@ class StateStore {
   [[nodiscard]] virtual collective::Registered gradients() = 0;
 
  private:
-  static Error not_in_snapshots() {
-    return {Blame::kUser, "this kind of state is in no snapshot"};
-  }
+  static Error not_in_snapshots() { return {Blame::kUser, "this kind of state is in no snapshot"}; }
 };
 
 // Opens this rank's store as its predecessor left it. The worker has its identity.
