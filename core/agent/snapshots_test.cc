@@ -1,0 +1,80 @@
+// What an agent does that is told to end, in a job that makes snapshots.
+#include <gtest/gtest.h>
+
+#include "core/agent/machine_for_test.h"
+
+namespace holdfast::agent {
+namespace {
+
+// A snapshot that the scheduler has made, or not, before the processes end.
+class SnapshotFirst : public AgentTest {
+ protected:
+  void interrupt() {
+    patience_ = std::chrono::seconds(20);
+    start();
+    step(LinkUp{});
+    said_.clear();
+    step(Interrupted{15});
+    EXPECT_TRUE(killed_.empty()) << "they train on";
+    ASSERT_EQ(said_.size(), 1U);
+    EXPECT_EQ(std::get<wire::Snapshot>(said_[0]).word, wire::SnapshotWord::kAsk);
+    EXPECT_EQ(told_.back().kind, Reason::Kind::kSnapshotFirst);
+  }
+  void hear(wire::SnapshotWord word) {
+    step(Received{wire::Snapshot{.word = word, .version = 7, .name = "7", .why = "no room"}});
+  }
+};
+
+TEST_F(SnapshotFirst, AnInterruptWaitsForASnapshot) {
+  interrupt();
+  dies(at("w0"), 137);
+  EXPECT_EQ(places_.at("w0").attempt, 2U) << "the job goes on until then";
+  hear(wire::SnapshotWord::kNamed);
+  EXPECT_EQ(told_.back().kind, Reason::Kind::kSnapshotMade);
+  EXPECT_EQ(killed_.size(), 2U);
+  dies(at("w0"), 143);
+  dies(at("w1"), 143);
+  dies(at(kSchedulerNode), 143);
+  ASSERT_TRUE(exit_.has_value());
+  EXPECT_EQ(exit_->code, 143);
+}
+
+TEST_F(SnapshotFirst, ItEndsWithoutOneIfThereIsNone) {
+  interrupt();
+  hear(wire::SnapshotWord::kFailed);
+  EXPECT_EQ(told_.back().kind, Reason::Kind::kSnapshotLacking);
+  EXPECT_EQ(told_.back().detail, "no room");
+  EXPECT_EQ(killed_.size(), 2U);
+}
+
+TEST_F(SnapshotFirst, ItWaitsNoLongerThanItMay) {
+  interrupt();
+  ASSERT_FALSE(pauses_.empty());
+  EXPECT_EQ(pauses_.back().how_long, patience_);
+  step(PauseOver{pauses_.back().pause});
+  EXPECT_EQ(killed_.size(), 2U);
+  hear(wire::SnapshotWord::kNamed);  // Too late.
+  EXPECT_EQ(killed_.size(), 2U);
+}
+
+TEST_F(SnapshotFirst, ASecondSignalDoesNotWait) {
+  interrupt();
+  step(Interrupted{15});
+  EXPECT_EQ(killed_.size(), 2U);
+}
+
+TEST_F(SnapshotFirst, AnOrderToStopIsAnInterrupt) {
+  start();
+  step(LinkUp{});
+  hear(wire::SnapshotWord::kStop);
+  EXPECT_EQ(killed_.size(), 2U);
+  dies(at("w0"), 143);
+  dies(at("w1"), 143);
+  dies(at(kSchedulerNode), 143);
+  ASSERT_TRUE(exit_.has_value());
+  EXPECT_EQ(exit_->code, 143);
+  EXPECT_EQ(exit_->reason.kind, Reason::Kind::kStopped);
+}
+
+}  // namespace
+}  // namespace holdfast::agent

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Everything is lost at random instants, again and again: all processes of a job are killed at once, its launcher and
+its scheduler too, while it trains, makes snapshots all the time, begins or resumes. The same command goes on from
+the newest whole snapshot, until the job has ended. Its bits are those of an undisturbed run.
+
+power_cuts.py --bin BIN [--cuts N] [--seed S] [--servers K]
+"""
+import argparse
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "examples"))
+from demo_power_cut import cut, newest  # noqa: E402
+
+STEPS, WORKERS = 1500, 2
+
+
+class Trial:
+    def __init__(self, arguments, folder, draw):
+        self.arguments, self.folder, self.draw = arguments, folder, draw
+        self.snapshots = folder / "snapshots"
+
+    def start(self, name, options, pause):
+        """Begin a job, or go on with it."""
+        (self.folder / name).mkdir(exist_ok=True)
+        servers = self.arguments.servers
+        command = [self.arguments.bin / "msrun", f"--worker_num={WORKERS}", "--join=True", f"--server_num={servers}",
+                   f"--master_port={self.draw.randrange(20000, 30000)}", f"--log_dir={self.folder / name / 'log'}", *options,
+                   self.arguments.bin / "toy", "--out", self.folder / name, "--steps", STEPS, "--elements", 5000,
+                   "--optimizer", "adam", "--private", "own", "--pause", pause, "--keys", 50 if servers else 0]
+        environment = {**os.environ, "HOLDFAST_JOB": f"cuts-{os.getpid()}-{secrets.token_hex(4)}"}
+        with (self.folder / name / "said").open("ab") as said:
+            return subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment)
+
+    def bits(self, process, name):
+        """The states of a job that ends well."""
+        if process.wait(300) != 0:
+            sys.exit(f"{name} ended with {process.returncode}:\n{(self.folder / name / 'said').read_text()[-4000:]}")
+        return [(self.folder / name / f"rank-{rank}").read_bytes() for rank in range(WORKERS)]
+
+    def train(self, most):
+        """Cut the power until the job has ended; return how often, and the states."""
+        options = ["--snapshot", self.snapshots, "--snapshot_every", "10ms", "--resume", "auto"]
+        cuts, at = 0, 0
+        while True:
+            process = self.start("cut", options, 1000)
+            if cuts >= most:
+                return cuts, self.bits(process, "cut")
+            try:
+                process.wait(self.draw.uniform(0.05, 0.9))
+                return cuts, self.bits(process, "cut")
+            except subprocess.TimeoutExpired:
+                cut(process.pid)
+                process.wait()
+            cuts += 1
+            before, at = at, newest(self.snapshots)
+            if at < before:
+                sys.exit(f"after cut {cuts} the newest whole snapshot is of step {at}, and was of {before}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=Path, required=True)
+    parser.add_argument("--cuts", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32))
+    parser.add_argument("--servers", type=int, default=0)
+    arguments = parser.parse_args()
+    arguments.bin = arguments.bin.resolve()
+    print(f"seed {arguments.seed}", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    cuts = jobs = 0
+    draw = random.Random(arguments.seed)
+    expected = None
+    while cuts < arguments.cuts:
+        with tempfile.TemporaryDirectory(prefix="holdfast-cuts-", dir="/var/tmp") as name:
+            trial = Trial(arguments, Path(name), draw)
+            expected = expected or trial.bits(trial.start("undisturbed", [], 0), "undisturbed")
+            came, bits = trial.train(arguments.cuts - cuts)
+            cuts, jobs = cuts + came, jobs + 1
+            if bits != expected:
+                sys.exit(f"job {jobs}: after {came} cuts the bits DIFFER")
+            print(f"job {jobs}: {came} cuts, equal bits; {cuts} cuts in all", flush=True)
+        for left in Path(f"/dev/shm/holdfast-{os.getuid()}").glob(f"cuts-{os.getpid()}-*"):
+            subprocess.run(["rm", "-rf", left], check=True)
+    print(f"{cuts} cuts in {jobs} jobs: no bit differs")
+
+
+if __name__ == "__main__":
+    main()
