@@ -202,6 +202,39 @@ TEST_F(Snapshots, WhatDoesNotFitIsNamed) {
       << other.output();
 }
 
+// Another model is named at once. A damaged file is named, and the older snapshot is taken.
+TEST_F(Snapshots, WhatIsDamagedIsNotUsed) {
+  Job job("snapshots-damaged");
+  const std::string folder = cat(job.folder, "/snapshots");
+  job.launch(two(job, {"--snapshot", folder, "--snapshot_every", "20"}, "1000"));
+  ASSERT_EQ(job.wait(60), 0) << job.output();
+  const auto steps = steps_in(folder);
+  ASSERT_EQ(steps.size(), 2U);
+  Job other("snapshots-other");
+  auto words = two(other, {"--resume", folder}, "0");
+  words.insert(words.end(), {"--elements", "77"});
+  other.launch(words);
+  EXPECT_NE(other.wait(60), 0);
+  EXPECT_TRUE(has(other.output(), "its model or optimizer differs from that of "))
+      << other.output();
+  EXPECT_FALSE(has(other.output(), "can not be used")) << other.output();
+  for (const std::string& name : os::names_in(folder)) {
+    if (!name.ends_with(cat('-', steps.back()))) continue;
+    const std::string path = cat(folder, '/', name, "/rank-1.safetensors");
+    auto bytes = *os::read_file(path);
+    bytes.back() = static_cast<char>(bytes.back() ^ 1);
+    ASSERT_TRUE(os::write_file_atomically(path, bytes));
+  }
+  Job next("snapshots-older");
+  next.launch(two(next, {"--resume", folder}, "0"));
+  ASSERT_EQ(next.wait(60), 0) << next.output();
+  EXPECT_TRUE(has(next.output(), cat("the snapshot of step ", steps.back(), " can not be used")))
+      << next.output();
+  EXPECT_TRUE(has(next.output(), cat("begins again from the snapshot of step ", steps.front())))
+      << next.output();
+  EXPECT_EQ(states_of(next), undisturbed());
+}
+
 // A full disk costs the snapshot and a line, never the job.
 TEST_F(Snapshots, AFolderThatCanNotBeWrittenCostsALine) {
   Job job("snapshots-full");

@@ -101,7 +101,11 @@ const std::byte* memory_of(const arena::Arena& arena, const Range& range) {
 }
 
 Error unfit(const std::string& path, const std::string& what) {
-  return {Blame::kUser, cat(path, " can not be used: ", what)};
+  return {Blame::kWorld, cat(path, " can not be used: ", what)};
+}
+// Of a file: it is no fault of this program's.
+Error unreadable(const Error& why) {
+  return {Blame::kWorld, why.what};
 }
 
 // The parts of all workers, opened.
@@ -110,14 +114,14 @@ class Parts {
   static Result<Parts> open(const std::string& dir, const std::string& name,
                             const PartOptions& options, Version version) {
     const auto manifest = snapshot::read_manifest(dir, name);
-    if (!manifest) return manifest.error();
+    if (!manifest) return unreadable(manifest.error());
     Parts parts;
     for (Rank rank = 0; rank < options.workers; ++rank) {
       parts.paths_.push_back(snapshot::path_of(dir, name, rank));
       const auto at = static_cast<std::size_t>(rank);
       if (at >= manifest->files.size()) return unfit(parts.paths_.back(), "it is not there");
       auto shard = snapshot::open_shard(dir, name, manifest->files[at]);
-      if (!shard) return shard.error();
+      if (!shard) return unreadable(shard.error());
       const auto is = [&](const char* key, const auto& value) {
         const auto found = shard->about().find(key);
         return found != shard->about().end() && found->second == cat(value);
@@ -177,7 +181,9 @@ Status fill(const std::map<std::uint64_t, Parts::Source>& sources, const Range& 
       return unfit(path, "its tensors go beyond what they belong to");
     }
     const auto to = memory.subspan(offset - range.offset, bytes);
-    if (const auto read = source.shard->read(*source.tensor, to); !read) return read;
+    if (const auto read = source.shard->read(*source.tensor, to); !read) {
+      return unreadable(read.error());
+    }
     filled.push_back({offset, bytes});
   }
   for (const auto& [offset, bytes] : wanted) {
@@ -247,7 +253,7 @@ Result<std::uint64_t> load_parts(arena::Arena& arena, const PartOptions& options
   arena::Arrival arrival(arena, version, arena.layout().private_bytes);
   const auto beginning = arrival.place(coming, 0);
   if (!beginning) return beginning.error();
-  if (const auto read = mine.read(*head, *beginning); !read) return read.error();
+  if (const auto read = mine.read(*head, *beginning); !read) return unreadable(read.error());
   const auto sources = parts->sources(options.rank);
   for (std::size_t i = 1; i < coming.ranges.size(); ++i) {
     const auto memory = arrival.place(coming, i);

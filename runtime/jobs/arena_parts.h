@@ -25,7 +25,8 @@ struct PartOptions {
 
 // Makes the arena hold the version of the snapshot `name` in the folder `dir`, and returns how many
 // bytes were read. From the first byte on the arena is fresh, and after an error it stays so.
-// Errors: a file is missing or damaged, or it is of another model, optimizer or version.
+// Errors: kUser: the snapshot is of another model or optimizer. kWorld: a file is missing or
+// damaged, or is of another version.
 [[nodiscard]] Result<std::uint64_t> load_parts(arena::Arena& arena, const PartOptions& options,
                                                Version version, const std::string& dir,
                                                const std::string& name);

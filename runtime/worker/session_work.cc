@@ -125,6 +125,8 @@ void Session::Parts::do_work(const trainer::Repair& work) {
         received = *came;
       } else {
         repaired = came.error();
+        // An older one would fit no better.
+        if (came.error().blame == Blame::kUser) (void)worker.fail(came.error().what);
       }
       break;
     }

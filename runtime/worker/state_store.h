@@ -88,7 +88,8 @@ class StateStore {
   // Requires: no step is staged.
   [[nodiscard]] virtual Status keep(const std::string& /*path*/) { return not_in_snapshots(); }
   // Gives up all that is held, and takes `version` from the snapshot `name` in the folder `dir`.
-  // After an error nothing is held.
+  // After an error nothing is held: kUser: the snapshot is of another program; kWorld: it can not
+  // be read.
   [[nodiscard]] virtual Result<Received> load(const std::string& /*dir*/,
                                               const std::string& /*name*/, Version /*version*/) {
     return not_in_snapshots();

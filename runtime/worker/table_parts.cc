@@ -20,6 +20,11 @@ std::string name_of_range(std::size_t number) {
   return cat("range.", number);
 }
 
+// Of a file: it is no fault of this program's.
+Error unreadable_part(const Error& why) {
+  return {Blame::kWorld, why.what};
+}
+
 }  // namespace
 
 Status write_table_part(const table::Tables& tables, const std::string& from, Rank rank,
@@ -44,15 +49,15 @@ Status write_table_part(const table::Tables& tables, const std::string& from, Ra
 Result<std::uint64_t> load_table_part(table::Tables& tables, Rank rank, Version version,
                                       const std::string& dir, const std::string& name) {
   const auto manifest = snapshot::read_manifest(dir, name);
-  if (!manifest) return manifest.error();
+  if (!manifest) return unreadable_part(manifest.error());
   const std::string path = snapshot::path_of(dir, name, rank);
   const auto at = static_cast<std::size_t>(rank);
   const auto unfit = [&path](const std::string& what) {
-    return Error{Blame::kUser, cat(path, " can not be used: ", what)};
+    return Error{Blame::kWorld, cat(path, " can not be used: ", what)};
   };
   if (at >= manifest->files.size()) return unfit("it is not there");
   const auto shard = snapshot::open_shard(dir, name, manifest->files[at]);
-  if (!shard) return shard.error();
+  if (!shard) return unreadable_part(shard.error());
   const auto about = [&](const char* key) -> std::string {
     const auto found = shard->about().find(key);
     return found == shard->about().end() ? "" : found->second;
@@ -72,8 +77,9 @@ Result<std::uint64_t> load_table_part(table::Tables& tables, Rank rank, Version 
     const auto& tensor = shard->tensors()[i];
     if (tensor.name != name_of_range(i)) return unfit("its tensors are others");
     const auto to = arrival.place(ranges, i);
-    if (!to) return unfit(to.error().what);
-    if (const auto read = shard->read(tensor, *to); !read) return read.error();
+    // Other tables than this program's are named so.
+    if (!to) return Error{to.error().blame, cat(path, ": ", to.error().what)};
+    if (const auto read = shard->read(tensor, *to); !read) return unreadable_part(read.error());
   }
   if (const auto ended = arrival.end(); !ended) return unfit(ended.error().what);
   return arrival.bytes();
