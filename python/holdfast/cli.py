@@ -12,8 +12,8 @@ from holdfast._options import USAGE_EXIT, fail, parse
 
 _PACKAGE = Path(__file__).resolve().parent
 _NATIVE = (
-    *("status", "explain", "inject", "drain", "move", "clean", "settings", "timeline", "tls"),
-    *("table", "--version"),
+    *("status", "explain", "inject", "stop", "drain", "move", "clean", "settings", "timeline"),
+    *("tls", "table", "snapshot", "--version"),
 )
 _HELP = """usage: holdfast COMMAND ...
 
@@ -23,6 +23,7 @@ _HELP = """usage: holdfast COMMAND ...
   status    how a running job is
   explain   what happened to a job, also to one that has ended (explain --help)
   inject    have a fault happen to a rank, to try a job (inject --help)
+  stop      have a job make a last snapshot, if it makes any, and end (stop --help)
   drain     have other hosts take a host's ranks over, for good (drain --help)
   move      have another host take a host's ranks over (move --help)
   clean     remove what dead jobs have left
@@ -30,6 +31,7 @@ _HELP = """usage: holdfast COMMAND ...
   timeline  draw what happened to a job, out of its traces (timeline --help)
   tls       make or check the certificates of a job (tls --help)
   table     list saved tables, export one to a file, import it (table --help)
+  snapshot  list or check snapshots of whole jobs, have one made (snapshot --help)
   env       print the directory of the native programs, for the PATH
 """
 

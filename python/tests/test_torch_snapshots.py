@@ -1,0 +1,159 @@
+"""PyTorch jobs lose everything, and go on from a snapshot with the same bits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from everything_lost import cut_power, whole
+
+PROGRAM = '''
+import signal
+import sys
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+import holdfast.torch as hf
+
+hf.init()
+torch.manual_seed(0)
+WIDTH, OUT, PAUSE = int(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+net = nn.Sequential(nn.Linear(16, WIDTH), nn.BatchNorm1d(WIDTH), nn.Dropout(0.2), nn.Linear(WIDTH, 4))
+model = DistributedDataParallel(net)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 30, 0.5)
+data = TensorDataset(torch.randn(800, 16), torch.randint(0, 4, (800,)))
+loader = DataLoader(data, batch_size=10, sampler=DistributedSampler(data))
+state = hf.State(model, optimizer, scheduler=scheduler)
+run = state.vars(loss=0.0)
+for x, y in state.steps(loader, epochs=3):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    scheduler.step()
+    run.loss = loss.item()
+    import time
+    time.sleep(PAUSE)
+rank = torch.distributed.get_rank()
+torch.save([model.state_dict(), optimizer.state_dict(), scheduler.state_dict(), run.loss,
+            torch.get_rng_state()], f"{OUT}-{rank}.pt")
+torch.distributed.destroy_process_group()
+'''
+
+
+class Runs:
+    """Runs of one program in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.snapshots = folder / "snapshots"
+        (folder / "program.py").write_text(PROGRAM)
+
+    def start(
+        self, name: str, *options: str, width: int = 32, pause: float = 0.0
+    ) -> subprocess.Popen[str]:
+        command = [
+            *(sys.executable, "-m", "holdfast", "run", "--nproc-per-node=2"),
+            *(f"--log-dir={self.folder / f'log-{name}'}", *options),
+            *("program.py", str(width), name, str(pause)),
+        ]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def saved(self, name: str) -> list[bytes]:
+        return [(self.folder / f"{name}-{rank}.pt").read_bytes() for rank in range(2)]
+
+    def until_there_are(self, count: int, run: subprocess.Popen[str]) -> None:
+        end = time.monotonic() + 120
+        while len(whole(self.snapshots)) < count:
+            assert run.poll() is None, run.communicate()[0]
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    made = Runs(tmp_path)
+    calm = made.start("out")
+    said = calm.communicate(timeout=180)[0]
+    assert calm.returncode == 0, said
+    made.calm = made.saved("out")  # type: ignore[attr-defined]
+    return made
+
+
+def goes_on(runs: Runs, *options: str) -> str:
+    """Resume, and compare with the run that lost nothing; return what it says."""
+    for rank in range(2):
+        (runs.folder / f"out-{rank}.pt").unlink(missing_ok=True)
+    again = runs.start("out", *options)
+    said = str(again.communicate(timeout=180)[0])
+    assert again.returncode == 0, said
+    assert runs.saved("out") == runs.calm  # type: ignore[attr-defined]
+    return said
+
+
+@pytest.mark.kill
+def test_torch_everything_is_lost_twice_and_the_job_goes_on_with_the_same_bits(runs: Runs) -> None:
+    options = (f"--snapshot={runs.snapshots}", "--snapshot-every=7", "--resume=auto")
+    for _ in range(2):
+        before = whole(runs.snapshots)[:1]
+        lost = runs.start("out", *options, pause=0.02)
+        runs.until_there_are(2, lost)
+        end = time.monotonic() + 120
+        while whole(runs.snapshots)[:1] == before and lost.poll() is None:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        cut_power(lost.pid)
+        lost.communicate()
+    step = whole(runs.snapshots)[0].name.rpartition("-")[2]
+    assert f"begins again from the snapshot of step {step} " in goes_on(runs, *options)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_torch_a_signal_makes_a_last_snapshot(runs: Runs, number: int) -> None:
+    ended = runs.start("out", f"--snapshot={runs.snapshots}", "--snapshot-every=5", pause=0.02)
+    runs.until_there_are(1, ended)
+    before = int(whole(runs.snapshots)[0].name.rpartition("-")[2])
+    ended.send_signal(number)
+    said = ended.communicate(timeout=60)[0]
+    assert ended.returncode == 128 + number, said
+    assert "is on the disk: --resume goes on from it" in said
+    assert int(whole(runs.snapshots)[0].name.rpartition("-")[2]) >= before
+    goes_on(runs, f"--resume={whole(runs.snapshots)[0]}")
+
+
+def test_torch_a_snapshot_of_another_model_is_named(runs: Runs) -> None:
+    made = runs.start("out", f"--snapshot={runs.snapshots}", "--snapshot-every=20", pause=0.01)
+    said = made.communicate(timeout=180)[0]
+    assert made.returncode == 0, said
+    other = runs.start("other", f"--resume={runs.snapshots}", width=2048)
+    said = other.communicate(timeout=180)[0]
+    assert other.returncode != 0
+    assert "differs from that of" in said or "was written by another" in said, said
+    wide = runs.start("other", f"--resume={runs.snapshots}", width=33)
+    said = wide.communicate(timeout=180)[0]
+    assert wide.returncode != 0, said
+
+
+def test_torch_no_snapshot_is_named(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    none = runs.start("out", f"--resume={tmp_path}")
+    said = none.communicate(timeout=120)[0]
+    assert none.returncode != 0
+    log = (tmp_path / "log-out" / "scheduler.log").read_text()
+    assert "there is no whole snapshot in" in said + log
