@@ -5,6 +5,7 @@ too, starts the same command again, and compares with an undisturbed run.
 demo_power_cut.py --bin build/release/bin --data DIR [--epochs N] [--cuts K]. ./run --power-cut calls it.
 """
 import argparse
+import contextlib
 import os
 import random
 import re
@@ -35,11 +36,11 @@ def family(pid):
 
 def cut(pid):
     """Kill them all. None may learn of the death of another, so all are stopped first."""
-    for each in family(pid):
-        os.kill(each, signal.SIGSTOP)
-    victims = family(pid)
-    for each in victims:
-        os.kill(each, signal.SIGKILL)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        victims = family(pid)
+        for each in victims:
+            with contextlib.suppress(ProcessLookupError):  # It has just ended by itself.
+                os.kill(each, number)
     return len(victims)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -25,11 +26,10 @@ def family(pid: int) -> list[int]:
 
 def cut_power(pid: int) -> None:
     """Kill them all, as a power cut does: none learns of the end of another."""
-    all_of_them = family(pid)
-    for each in all_of_them:
-        os.kill(each, signal.SIGSTOP)
-    for each in family(pid):
-        os.kill(each, signal.SIGKILL)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for each in family(pid):
+            with contextlib.suppress(ProcessLookupError):  # It has just ended by itself.
+                os.kill(each, number)
 
 
 def whole(folder: Path) -> list[Path]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from everything_lost import cut_power, whole
 
-PROGRAM = '''
+PROGRAM = """
 import signal
 import sys
 import torch
@@ -24,7 +24,8 @@ import holdfast.torch as hf
 hf.init()
 torch.manual_seed(0)
 WIDTH, OUT, PAUSE = int(sys.argv[1]), sys.argv[2], float(sys.argv[3])
-net = nn.Sequential(nn.Linear(16, WIDTH), nn.BatchNorm1d(WIDTH), nn.Dropout(0.2), nn.Linear(WIDTH, 4))
+hidden = nn.BatchNorm1d(WIDTH), nn.Dropout(0.2)
+net = nn.Sequential(nn.Linear(16, WIDTH), *hidden, nn.Linear(WIDTH, 4))
 model = DistributedDataParallel(net)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 30, 0.5)
@@ -45,7 +46,7 @@ rank = torch.distributed.get_rank()
 torch.save([model.state_dict(), optimizer.state_dict(), scheduler.state_dict(), run.loss,
             torch.get_rng_state()], f"{OUT}-{rank}.pt")
 torch.distributed.destroy_process_group()
-'''
+"""
 
 
 class Runs:
