@@ -400,7 +400,7 @@ TEST(Holdfast, SaysWhatItCanDo) {
   EXPECT_EQ(job.wait(alone, 30), 2);
   EXPECT_TRUE(has(job.output(),
                   "status, explain, inject, drain, move, clean, settings, run, verify, timeline, "
-                  "tls and table (--help"))
+                  "tls, table and snapshot (--help"))
       << job.output();
 }
 
