@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <span>
 #include <utility>
 
 #include "base/digest.h"
 #include "base/ids.h"
+#include "base/number.h"
 #include "base/prng.h"
 #include "base/result.h"
 #include "base/text.h"
@@ -81,6 +83,29 @@ TEST(Digest, TellsOneBit) {
   const auto before = digest(bytes);
   bytes[63] = std::byte{1};
   EXPECT_NE(digest(bytes), before);
+}
+
+TEST(Digest, IsTheSameOfPieces) {
+  std::array<std::byte, 5000> bytes{};
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7);
+  const std::span<const std::byte> all(bytes);
+  Digest pieces;
+  EXPECT_EQ(pieces.value(), digest({}));
+  for (const auto& [from, count] : {std::pair{0, 1}, {1, 0}, {1, 299}, {300, 4700}}) {
+    pieces.add(all.subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(count)));
+  }
+  EXPECT_EQ(pieces.value(), digest(all));
+}
+
+TEST(Number, IsReadFromItsHexDigits) {
+  EXPECT_EQ(hex(0), "0000000000000000");
+  EXPECT_EQ(hex(0xfedcba9876543210U), "fedcba9876543210");
+  EXPECT_EQ(number_of_hex(hex(~std::uint64_t{0})), ~std::uint64_t{0});
+  EXPECT_EQ(number_of_hex("000000000000000a"), 10U);
+  for (const char* other : {"", "a", "000000000000000A", "000000000000000g", "-00000000000000a",
+                            "0000000000000000a", "0x0000000000000a", " 00000000000000a"}) {
+    EXPECT_FALSE(number_of_hex(other)) << other;
+  }
 }
 
 }  // namespace

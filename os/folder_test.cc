@@ -109,6 +109,15 @@ TEST_F(Traps, InThePlaceOfAFolderAreRefused) {
             cat(in_,
                 "/folder is open to other users and is left alone; remove it, or give it mode "
                 "0700"));
+  fs::permissions(in_ + "/folder", fs::perms{0755});
+  EXPECT_EQ(why_not(Folder::open(in_ + "/folder", Folder::kWriting)),
+            cat("opened ", in_, "/folder"));
+  for (const unsigned mode : {0720U, 0702U}) {
+    fs::permissions(in_ + "/folder", fs::perms{mode});
+    EXPECT_NE(
+        why_not(Folder::make(in_ + "/folder", Folder::kWriting)).find("is open to other users"),
+        std::string::npos);
+  }
 }
 
 // The folder is replaced by a link after it was opened.
