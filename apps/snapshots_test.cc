@@ -105,6 +105,23 @@ TEST_F(Snapshots, ASignalMakesALastOne) {
   }
 }
 
+// As Slurm ends a job: all of its processes get the signal, the launcher twice if another one passes
+// it on.
+TEST_F(Snapshots, ASignalToAllProcessesDoesTheSame) {
+  Job job("snapshots-signal-all");
+  const std::string folder = cat(job.folder, "/snapshots");
+  job.launch(two(job, {"--snapshot", folder}));
+  ASSERT_TRUE(job.reaches(20)) << job.output();
+  for (const pid_t pid : job.processes()) ::kill(pid, SIGTERM);
+  job.signal(0, SIGTERM);
+  job.signal(0, SIGTERM);
+  EXPECT_EQ(job.wait(60), 128 + SIGTERM) << job.output();
+  EXPECT_TRUE(has(job.output(), "is on the disk: --resume goes on from it")) << job.output();
+  EXPECT_FALSE(has(job.output(), "was killed by signal")) << job.output();
+  ASSERT_FALSE(steps_in(folder).empty()) << job.output();
+  expect_to_go_on_from(folder, steps_in(folder).back());
+}
+
 TEST_F(Snapshots, AJobThatFailsLeavesOne) {
   Job job("snapshots-failed");
   const std::string folder = cat(job.folder, "/snapshots");

@@ -17,12 +17,14 @@ void Shutdown::on(const Interrupted& e) {
     return;
   }
   if (job_.is_ending()) return end_all(false);
+  if (echo_pause_ != 0) return;
   const Duration patience = options_.snapshot_patience;
   const bool may_wait = patience > Duration{} && job_.state == State::kRunning &&
                         job_.link == LinkState::kUp && !job_.workers_done();
   if (std::exchange(signal_, e.signal) == 0 && may_wait) {
     job_.send(wire::Snapshot{.word = wire::SnapshotWord::kAsk});
     snapshot_pause_ = job_.pause(patience);
+    echo_pause_ = job_.pause(kEcho);
     return job_.emit(Say{{.kind = Reason::Kind::kSnapshotFirst,
                           .count = e.signal,
                           .total = patience / std::chrono::seconds(1)}});
@@ -153,6 +155,7 @@ void Shutdown::hear_of_end(const Died& e, const std::string& node_id) {
 
 void Shutdown::pause_over(std::uint64_t pause) {
   gave_up_ = gave_up_ || pause == last_word_;
+  if (pause == echo_pause_) echo_pause_ = 0;
   if (pause != snapshot_pause_ || job_.state != State::kRunning) return;
   receive(wire::Snapshot{.word = wire::SnapshotWord::kFailed});
 }

@@ -16,6 +16,9 @@ namespace holdfast::agent {
 // How long an agent whose processes have all ended waits for a scheduler. That is long, because the
 // hosts of a job may be started one after another.
 inline constexpr Duration kLastWord = std::chrono::seconds(30);
+// A launcher passes on a signal that the agent has got as well: one that comes so soon after the
+// first is the same.
+inline constexpr Duration kEcho = std::chrono::seconds(1);
 // How long an agent waits for the answer to a failure that it reports, if it has reached a
 // scheduler before.
 inline constexpr Duration kAnswer = std::chrono::seconds(5);
@@ -69,6 +72,7 @@ class Shutdown {
   bool workers_leave_ = false;
   std::int32_t signal_ = 0;           // It has asked for the end, and a snapshot is waited for.
   std::uint64_t snapshot_pause_ = 0;  // The pause after which it is not; 0: none.
+  std::uint64_t echo_pause_ = 0;      // Until its end, another signal is the same one again.
 };
 
 }  // namespace holdfast::agent

@@ -50,8 +50,9 @@ TEST_F(SnapshotFirst, ItEndsWithoutOneIfThereIsNone) {
 TEST_F(SnapshotFirst, ItWaitsNoLongerThanItMay) {
   interrupt();
   ASSERT_FALSE(pauses_.empty());
-  EXPECT_EQ(pauses_.back().how_long, patience_);
-  step(PauseOver{pauses_.back().pause});
+  const auto& pause = pauses_.at(pauses_.size() - 2);
+  EXPECT_EQ(pause.how_long, patience_);
+  step(PauseOver{pause.pause});
   EXPECT_EQ(killed_.size(), 2U);
   hear(wire::SnapshotWord::kNamed);  // Too late.
   EXPECT_EQ(killed_.size(), 2U);
@@ -59,6 +60,9 @@ TEST_F(SnapshotFirst, ItWaitsNoLongerThanItMay) {
 
 TEST_F(SnapshotFirst, ASecondSignalDoesNotWait) {
   interrupt();
+  step(Interrupted{15});
+  EXPECT_TRUE(killed_.empty()) << "the launcher has passed it on";
+  step(PauseOver{pauses_.back().pause});
   step(Interrupted{15});
   EXPECT_EQ(killed_.size(), 2U);
 }

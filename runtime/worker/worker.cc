@@ -1,5 +1,6 @@
 #include "runtime/worker/worker.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "base/text.h"
 #include "os/errors.h"
 #include "os/files.h"
+#include "os/heeded.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/solo_folder.h"
 #include "runtime/jobs/tls_choice.h"
@@ -124,6 +126,11 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
   if (settings.role != config::Role::kNone) {
     // The scheduler was told when set_tls() failed (secure_channel.cc).
     if (const auto with = with_program_tls(settings); !with) return with.error();
+  }
+  const auto agent = config::process_name(settings.agent);
+  if (agent && !settings.snapshot.empty()) {
+    // A cluster's manager signals all processes at once. It is the agent that makes a last snapshot.
+    os::heed_only(agent->pid, {SIGTERM, SIGUSR1});
   }
   auto control = std::make_unique<Control>(settings);
   control->agent.let_it_look();

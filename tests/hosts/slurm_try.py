@@ -230,15 +230,31 @@ class Slurm(unittest.TestCase):
 
     def test_the_first_node_is_lost_and_slurm_begins_again(self):
         expected = self.undisturbed()
-        job = self.submit("--requeue")
+        job = self.submit("--requeue", HOLDFAST_SNAPSHOT_EVERY="1s")
         self.in_training(job)
+        self.until(lambda: list(self.folder.glob(f"snapshots-{job}/*/manifest.json")), "a snapshot")
         self.fleet.kill(1)
         self.until(lambda: self.shown(job)["Restarts"] == "1", "the job in the queue again")
         self.fleet.up_again(1)
         self.start_node(1)
         self.assert_completed(job)
+        self.assertIn("begins again from the snapshot of step", self.output(job))
         self.assertEqual(self.result(job), expected)
         self.assert_nothing_is_left(1, 2, 3)
+
+    def test_a_job_whose_time_is_over_goes_on_in_another_one(self):
+        """Slurm's SIGTERM makes a last snapshot."""
+        expected = self.undisturbed()
+        job = self.submit()
+        self.in_training(job)
+        self.call("scancel", job)  # As at the end of its time: SIGTERM, and SIGKILL later.
+        self.assertEqual(self.ended(job)["JobState"], "CANCELLED")
+        self.assertIn("is on the disk: --resume goes on from it", self.output(job))
+        self.assert_nothing_is_left(1, 2, 3)
+        second = self.submit(SNAPSHOTS=f"snapshots-{job}")
+        self.assert_completed(second)
+        self.assertIn("begins again from the snapshot of step", self.output(second))
+        self.assertEqual(self.result(second), expected)
 
 
 if __name__ == "__main__":
