@@ -45,7 +45,8 @@ struct Manifest {
 
 // Copies the shard `from` to its place in DIR/NAME, and makes folders that are missing. Checks all
 // digests on the way. Takes a few megabytes of memory, however long it is, and little of the page
-// cache. Error: the shard is damaged, it could not be written, or `stop` has asked to end.
+// cache. Requires: DIR/NAME has no manifest yet. Error: the shard is damaged, it could not be
+// written, or `stop` has asked to end.
 [[nodiscard]] Result<File> store_shard(const std::string& from, const std::string& dir,
                                        const std::string& name, Rank rank,
                                        const std::stop_token& stop);

@@ -187,7 +187,8 @@ TEST_F(Snapshots, AreOfShardsThatAreRight) {
 TEST_F(Snapshots, MayBeLarge) {
   std::string large(std::size_t{90} << 20, '\0');
   for (std::size_t i = 0; i < large.size(); i += 1000) large[i] = static_cast<char>(i / 1000);
-  const Piece pieces[]{{"a", testing::bytes_of(large)}, {"b", testing::bytes_of("small")}};
+  const std::string small = "small";
+  const Piece pieces[]{{"a", testing::bytes_of(large)}, {"b", testing::bytes_of(small)}};
   ASSERT_TRUE(write_shard(shard, {}, pieces));
   const auto file = store_shard(shard, dir, "a1", 0, {});
   ASSERT_TRUE(file) << file.error().what;
