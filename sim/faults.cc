@@ -47,7 +47,6 @@ void Faults::list_faults() {
   const auto add = [&](bool condition, Fault fault, Index index) {
     if (condition && (job_.setup.kinds & bit(fault)) != 0) mishaps_.push_back({fault, index});
   };
-  bool ends = false;  // A rank's training has ended, and that is not on record yet.
   for (Index i = 0; i < job_.workers.size(); ++i) {
     const Worker& worker = job_.workers[i];
     if (!worker.alive) continue;
@@ -58,7 +57,6 @@ void Faults::list_faults() {
     const bool owns = worker.rank != kNoRank && memory_.arena(worker).owner == worker.process;
     const bool ended = worker.program == Program::kEnded ||
                        (worker.trainer && worker.trainer->state() == trainer::State::kEnding);
-    ends = ends || (ended && !journal_.finished(worker.rank));
     add(owns && !ended, Fault::kWipe, i);
     add(placed && !job_.setup.agent, Fault::kDouble, i);
     add(placed && !worker.foreign && journal_.has_roster(), Fault::kForeign, i);
@@ -74,7 +72,7 @@ void Faults::list_faults() {
     add(placed && !ended && !worker.leaving, Fault::kEarlyExit, i);
   }
   add(true, Fault::kKillAll, 0);
-  add(job_.setup.snapshots && !ends, Fault::kWipeAll, 0);
+  add(job_.setup.snapshots, Fault::kWipeAll, 0);
   add(job_.setup.snapshots && !journal_.has_ended(), Fault::kPowerCut, 0);
   if (job_.scheduler.machine) {
     add(true, Fault::kKillScheduler, 0);
