@@ -396,15 +396,10 @@ bool Faults::may_have_no_plan(Rank lacking) const {
 }
 
 bool Faults::justify_load() const {
-  if (is_all_lost()) return true;
-  Version newest = 0;
   for (Rank rank = 0; rank < job_.setup.ranks; ++rank) {
     if (may_lack(rank) && is_lost(rank)) return true;
-    const wire::Seat& seat = journal_.formation()->roster.at(static_cast<std::size_t>(rank));
-    const Index host = job_.setup.hosts ? memory_.host_named(seat.host) : 0;
-    if (!is_lost(rank)) newest = std::max(newest, memory_.arena(host, rank).reached());
   }
-  return journal_.formation()->version > newest;
+  return is_all_lost();
 }
 
 bool Faults::justify(const wire::Reason& reason) const {
