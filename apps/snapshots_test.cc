@@ -105,8 +105,8 @@ TEST_F(Snapshots, ASignalMakesALastOne) {
   }
 }
 
-// As Slurm ends a job: all of its processes get the signal, the launcher twice if another one passes
-// it on.
+// As Slurm ends a job: all of its processes get the signal, the launcher twice if another one
+// passes it on.
 TEST_F(Snapshots, ASignalToAllProcessesDoesTheSame) {
   Job job("snapshots-signal-all");
   const std::string folder = cat(job.folder, "/snapshots");

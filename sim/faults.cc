@@ -47,7 +47,6 @@ void Faults::list_faults() {
   const auto add = [&](bool condition, Fault fault, Index index) {
     if (condition && (job_.setup.kinds & bit(fault)) != 0) mishaps_.push_back({fault, index});
   };
-  bool ends = false;  // A rank's training has ended, and that is not on record yet.
   for (Index i = 0; i < job_.workers.size(); ++i) {
     const Worker& worker = job_.workers[i];
     if (!worker.alive) continue;
@@ -58,7 +57,6 @@ void Faults::list_faults() {
     const bool owns = worker.rank != kNoRank && memory_.arena(worker).owner == worker.process;
     const bool ended = worker.program == Program::kEnded ||
                        (worker.trainer && worker.trainer->state() == trainer::State::kEnding);
-    ends = ends || (ended && !journal_.finished(worker.rank));
     add(owns && !ended, Fault::kWipe, i);
     add(placed && !job_.setup.agent, Fault::kDouble, i);
     add(placed && !worker.foreign && journal_.has_roster(), Fault::kForeign, i);
@@ -74,7 +72,7 @@ void Faults::list_faults() {
     add(placed && !ended && !worker.leaving, Fault::kEarlyExit, i);
   }
   add(true, Fault::kKillAll, 0);
-  add(job_.setup.snapshots && !ends, Fault::kWipeAll, 0);
+  add(job_.setup.snapshots, Fault::kWipeAll, 0);
   add(job_.setup.snapshots && !journal_.has_ended(), Fault::kPowerCut, 0);
   if (job_.scheduler.machine) {
     add(true, Fault::kKillScheduler, 0);
@@ -398,15 +396,10 @@ bool Faults::may_have_no_plan(Rank lacking) const {
 }
 
 bool Faults::justify_load() const {
-  if (is_all_lost()) return true;
-  Version newest = 0;
   for (Rank rank = 0; rank < job_.setup.ranks; ++rank) {
     if (may_lack(rank) && is_lost(rank)) return true;
-    const wire::Seat& seat = journal_.formation()->roster.at(static_cast<std::size_t>(rank));
-    const Index host = job_.setup.hosts ? memory_.host_named(seat.host) : 0;
-    if (!is_lost(rank)) newest = std::max(newest, memory_.arena(host, rank).reached());
   }
-  return journal_.formation()->version > newest;
+  return is_all_lost();
 }
 
 bool Faults::justify(const wire::Reason& reason) const {

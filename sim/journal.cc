@@ -37,7 +37,7 @@ void Journal::check_snapshots(const wire::Formation& before) {
     job_.checkers.violate("S9: the newest readable snapshot is not on record any more");
   }
   if (!formation_->loads || (before.loads && before.version == formation_->version)) return;
-  has_load_ = true;
+  has_load_ = !before.loads;  // Else what the ranks held was given up before.
   for (const auto& snapshot : formation_->snapshots) {
     if (snapshot.version > formation_->version) {
       job_.checkers.violate("S9: the job begins again with a snapshot that is not the newest one");

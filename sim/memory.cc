@@ -111,7 +111,8 @@ std::vector<Arena> Memory::arenas_in_use() const {
     const bool known = job_.setup.hosts && journal_.has_roster();
     const auto at = static_cast<std::size_t>(rank);
     Arena one = arena(known ? host_named(journal_.formation()->roster[at].host) : 0, rank);
-    if (known && journal_.finished(rank) && one.version == kNoVersion) {
+    const bool lost = known || job_.had(Fault::kWipeAll);
+    if (lost && journal_.finished(rank) && one.version == kNoVersion) {
       one.spent = true;  // The host was lost after the rank had ended its training.
     }
     found.push_back(one);

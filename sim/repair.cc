@@ -10,6 +10,11 @@ constexpr std::uint32_t kDamageRarity = 12;
 
 }  // namespace
 
+// An order may come late to a host that was cut off.
+bool Training::is_current(const trainer::Repair& work) const {
+  return journal_.formation()->generation == work.generation;
+}
+
 bool Training::begin(Index index, const trainer::Repair& work) {
   Worker& worker = job_.workers[index];
   Arena& own = memory_.arena(worker);
@@ -22,7 +27,7 @@ bool Training::begin(Index index, const trainer::Repair& work) {
       if (own.version != kNoVersion && own.version != 0) {
         job_.checkers.violate("S3: an arena that holds a version is to begin at version 0");
       }
-      if (disk_.readable(journal_.formation()->snapshots) > 0) {
+      if (is_current(work) && disk_.readable(journal_.formation()->snapshots) > 0) {
         job_.checkers.violate("S9: the job begins anew, and a snapshot is there");
       }
       return true;
@@ -112,7 +117,9 @@ void Training::end(Index index, const trainer::Repair& work) {
 std::string Training::load(Worker& worker, const trainer::Repair& work) {
   Disk::Folder* folder = disk_.find(work.order.snapshot);
   if (folder == nullptr || !folder->is_whole) {
-    job_.checkers.violate("S8: a rank is to load a snapshot that is not whole");
+    if (is_current(work)) {
+      job_.checkers.violate("S8: a rank is to load a snapshot that is not whole");
+    }
     return "it is not there";
   }
   if (!folder->is_damaged) folder->is_damaged = job_.choices.pick(2, kDamageRarity) == 1;

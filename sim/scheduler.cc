@@ -48,7 +48,6 @@ void SchedulerShell::deliver_up(Index link) {
 void SchedulerShell::hear_end(Index link) {
   auto& from = job_.links[link];
   from.scheduler_open = false;
-  if (round_.waits_for.contains(link)) round_ = {};
   from.up.clear();
   accept(link);
   tell(controller::Closed{link + 1});
@@ -116,7 +115,6 @@ void SchedulerShell::kill(std::int32_t code, bool store_survives) {
   job_.scheduler.signal = 0;
   proofs_.clear();
   not_there_.clear();
-  round_ = {};
   bool speaks = false;
   for (Index i = connections_.first_open(); i < job_.links.size(); ++i) {
     speaks = speaks || !job_.links[i].down.empty();
@@ -190,7 +188,6 @@ void SchedulerShell::hear(Index link, wire::Message message) {
   }
   const std::uint64_t before = fenced ? record_print() : 0;
   if (!fenced) hear_of_step(message);
-  if (const auto* word = std::get_if<wire::Snapshot>(&message)) hear_of_snapshot(link, *word);
   tell(controller::Received{link + 1, std::move(message)});
   check_round();
   if (fenced && record_print() != before) {
@@ -216,7 +213,7 @@ void SchedulerShell::carry_out(const controller::Action& action) {
     job_.checkers.said(send->message, rank, incarnation, journal_.formation());
     check_told(link, send->message);
     check_blamed(send->message);
-    if (const auto* word = std::get_if<wire::Snapshot>(&send->message)) ask(link, *word);
+    if (const auto* word = std::get_if<wire::Snapshot>(&send->message)) asked_[link] = *word;
     if (std::holds_alternative<wire::JobEnded>(send->message)) {
       (job_.links[link].worker == kNone ? agent_told_end_ : worker_told_end_) = true;
     }
@@ -243,41 +240,30 @@ void SchedulerShell::carry_out(const controller::Action& action) {
   }
 }
 
-void SchedulerShell::ask(Index link, const wire::Snapshot& word) {
-  if (word.word != round_.word || word.generation != round_.generation ||
-      word.version != round_.version) {
-    round_ = {.word = word.word, .generation = word.generation, .version = word.version};
-  }
-  round_.waits_for.insert(link);
-}
-
-void SchedulerShell::hear_of_snapshot(Index link, const wire::Snapshot& word) {
-  using Word = wire::SnapshotWord;
-  if (word.word == Word::kMissed || word.word == Word::kFailed) round_ = {};
-  round_.waits_for.erase(link);
-}
-
-// Checks that no round waits for somebody who will say nothing any more: then no snapshot would
-// ever be made again.
+// Checks that no round of a snapshot waits for somebody who will say nothing any more: then no
+// snapshot would ever be made again.
 void SchedulerShell::check_round() {
   const controller::Machine& machine = *job_.scheduler.machine;
-  if (round_.waits_for.empty() || machine.stage() != wire::Stage::kRunning) return;
-  const bool takes = round_.word == wire::SnapshotWord::kTake;
-  if (takes && machine.generation() != round_.generation) return;
-  for (const Index i : round_.waits_for) {
+  if (machine.stage() != wire::Stage::kRunning) return;
+  for (const auto number : machine.snapshot_waits_for()) {
+    const Index i = static_cast<Index>(number) - 1;
     const Connection& link = job_.links[i];
     if (link.worker == kNone) {
-      const AgentProcess& agent = job_.agents[link.agent];
-      // It was lost without a word, and all have gone on.
-      const bool is_gone = agent.is_down && machine.generation() > round_.generation + 1;
-      if (is_gone) job_.checkers.violate("L6: a snapshot's round waits for a lost host");
+      // It was lost without a word, and others have its places.
+      const auto& members = machine.members();
+      const bool is_known =
+          !job_.had(Fault::kMove) && std::none_of(members.begin(), members.end(), [&](const auto& m) {
+            return m.seat.agent == cat("agent-", link.agent);
+          });
+      if (job_.agents[link.agent].is_down && is_known) job_.checkers.violate("L6: a snapshot's round waits for a lost host");
       continue;
     }
     const Worker& worker = job_.workers[link.worker];
     const bool is_quiet = link.up.empty() && link.down.empty() && !link.client_gone &&
                           worker.alive && worker.link == i && job_.flows(link);
-    if (takes && is_quiet && worker.joined == round_.generation &&
-        memory_.arena(worker).version > round_.version) {
+    const auto& asked = asked_[i];
+    if (is_quiet && job_.scheduler.stores.empty() && worker.joined == asked.generation &&
+        memory_.arena(worker).version > asked.version) {
       job_.checkers.violate("L6: a snapshot's round waits for a rank that has nothing to say");
     }
   }

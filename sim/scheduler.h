@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -42,8 +43,6 @@ class SchedulerShell {
   void check_agent_hears_first();
   void hear_of_step(const wire::Message& message);
   void carry_out(const controller::Action& action);
-  void ask(Index link, const wire::Snapshot& word);
-  void hear_of_snapshot(Index link, const wire::Snapshot& word);
   void check_round();
   void check_blamed(const wire::Message& message);
   void check_told(Index link, const wire::Message& message);
@@ -57,13 +56,7 @@ class SchedulerShell {
   Connections& connections_;
   Journal& journal_;
   const Memory& memory_;
-  struct Round {  // Of a snapshot: whose answers the scheduler waits for.
-    wire::SnapshotWord word = wire::SnapshotWord::kTake;
-    Generation generation = 0;
-    Version version = 0;
-    std::set<Index> waits_for;
-  };
-  Round round_;
+  std::map<Index, wire::Snapshot> asked_;  // By link: the newest word about a snapshot.
   bool agent_told_end_ = false;   // An agent was told of the job's end at some time.
   bool worker_told_end_ = false;  // A worker was, by the actions that were just carried out.
   std::vector<controller::ProvenDead> proofs_;

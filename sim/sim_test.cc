@@ -59,6 +59,10 @@ TEST(Simulation, LostPagesComeFromAnotherRank) {
   keep_every_invariant("lossy", kOfHosts / 2);
 }
 
+TEST(Simulation, SnapshotsAreWholeAndTheLastRung) {
+  keep_every_invariant("snapshots", kOfHosts / 2);
+}
+
 TEST(Simulation, ParameterServersAreRanksLikeOthers) {
   keep_every_invariant("served", kOfHosts / 2);
 }

@@ -80,6 +80,7 @@ class Training {
   [[nodiscard]] std::string keep_part(const Worker& worker);
   [[nodiscard]] std::string load(Worker& worker, const trainer::Repair& work);
   bool arrive(Worker& worker);
+  [[nodiscard]] bool is_current(const trainer::Repair& work) const;
   [[nodiscard]] bool fetches(const Worker& worker, const trainer::Repair& work) const;
   void check_copies(const Worker& worker);
   void wrote(const Worker& worker);

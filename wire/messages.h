@@ -271,7 +271,7 @@ enum class SnapshotWord : std::uint8_t {
 // How a snapshot is made: core/controller/snapshots.h.
 struct Snapshot {
   SnapshotWord word = SnapshotWord::kTake;
-  Generation generation = 0;  // kTake, kTaken, kMissed, kUnreadable
+  Generation generation = 0;  // In which the round was begun; for kUnreadable: that is repaired.
   Version version = 0;
   std::string name;  // Of its folder; not for kTake, kTaken, kMissed.
   std::vector<SnapshotFile> files;

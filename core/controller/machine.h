@@ -67,6 +67,7 @@ class Machine {
   [[nodiscard]] const std::map<std::string, Member>& arrivals() const {
     return job_.roster.arrivals();
   }
+  [[nodiscard]] std::set<Link> snapshot_waits_for() const { return snapshots_.waits_for(); }
 
  private:
   void on(const Started& e);

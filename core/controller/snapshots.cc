@@ -56,8 +56,9 @@ void Snapshots::go_on() {
   if (job_.has_ended()) state_ = State::kIdle;
   const bool runs = job_.formation.stage == Stage::kRunning &&
                     job_.formation.generation == generation_ && rendezvous_.ended() == kNoRank;
-  // What is being written was committed, and is not touched by a fault.
-  if (state_ == State::kTaking && !runs) {
+  // What is being written was committed, and is not touched by a fault. But once the job begins
+  // again with an older one, its steps are made again: then a later one is of no use any more.
+  if ((state_ == State::kTaking && !runs) || (state_ != State::kIdle && job_.formation.loads)) {
     state_ = State::kIdle;
     again_ = true;
   }
@@ -147,7 +148,10 @@ void Snapshots::closed(Link link) {
 void Snapshots::receive(Link link, const wire::Snapshot& m) {
   if (m.word == SnapshotWord::kUnreadable) return strike(link, m);
   if (m.word == SnapshotWord::kAsk || m.word == SnapshotWord::kStop) return ask(link, m);
-  if (state_ == State::kIdle || m.version != version_ || !waits_for_.contains(link)) return;
+  // An agent may still answer an earlier round. If the job has begun again since, that one may have
+  // been of the same version.
+  if (state_ == State::kIdle || m.version != version_ || m.generation != generation_) return;
+  if (!waits_for_.contains(link)) return;
   take_words_of(link, m);
 }
 
@@ -156,11 +160,11 @@ void Snapshots::take_words_of(Link link, const wire::Snapshot& m) {
   const Agent* agent = job_.agents.find(link);
   switch (m.word) {
     case SnapshotWord::kTaken:
-      if (state_ != State::kTaking || m.generation != generation_) return;
+      if (state_ != State::kTaking) return;
       if (waits_for_.erase(link); waits_for_.empty()) write();
       return;
     case SnapshotWord::kMissed:
-      if (state_ != State::kTaking || m.generation != generation_) return;
+      if (state_ != State::kTaking) return;
       ahead_ = std::min(2 * ahead_, kMostAhead);
       state_ = State::kIdle;
       again_ = true;

@@ -28,6 +28,10 @@ class Snapshots {
   void closed(Link link);
   void go_on();  // After every event: begins a round that is due, and ends one that is in vain.
   [[nodiscard]] std::optional<Instant> deadline() const;
+  // Whose answers the round under way waits for; empty: there is none.
+  [[nodiscard]] std::set<Link> waits_for() const {
+    return state_ == State::kIdle ? std::set<Link>() : waits_for_;
+  }
 
  private:
   enum class State : std::uint8_t { kIdle, kTaking, kWriting, kNaming };

@@ -146,6 +146,26 @@ TEST_F(SnapshotsTest, OldOnesGoOnceANewerOneIsWhole) {
   EXPECT_EQ(known()[1].version, 12U);
 }
 
+// The word that the next one is whole may be lost after the agent has removed what it was told to.
+TEST_F(SnapshotsTest, TheNewestOnRecordStaysUntilTheNextIsOnRecord) {
+  options_.snapshots.keep = 1;
+  begin_job();
+  train();
+  wait(seconds(30));
+  make_one();
+  progress_all(10);
+  wait(seconds(30));
+  take_all();
+  answer(90, SnapshotWord::kWritten);
+  EXPECT_TRUE(told(90)->old.empty());
+  answer(90, SnapshotWord::kNamed);
+  progress_all(20);
+  wait(seconds(30));
+  take_all();
+  answer(90, SnapshotWord::kWritten);
+  EXPECT_EQ(told(90)->old, std::vector<std::string>{"0000000000000abc-3"});
+}
+
 TEST_F(SnapshotsTest, ItAsksFurtherAheadIfItCameTooLate) {
   train();
   wait(seconds(30));
@@ -386,6 +406,33 @@ TEST_F(SnapshotsTest, TheLastRungIsTakenOnlyIfTheRanksCanNotDoBetter) {
   ASSERT_EQ(remarks_.size(), 1U);
   EXPECT_EQ(remarks_[0].what.kind, Reason::Kind::kFromSnapshot);
   EXPECT_EQ(remarks_[0].what.count, 7);
+}
+
+// Else a fault that costs nothing might load what was made before the job has begun again.
+TEST_F(SnapshotsTest, ARoundIsGivenUpOnceTheJobBeginsAgainWithAnOlderOne) {
+  train();
+  wait(seconds(30));
+  make_one();
+  progress_all(10);
+  wait(seconds(30));
+  take_all();
+  wire::Snapshot late = *told(90);
+  step(Received{2, wire::GroupLost{machine_->generation()}});
+  step(Received{1, wire::Report{machine_->generation(), 13, 13, true}});
+  step(Received{2, wire::Report{machine_->generation(), 13, 13, true}});
+  step(Received{3, wire::Report{machine_->generation(), kNoVersion, kNoVersion, true}});
+  ASSERT_EQ(machine_->head().version, 3U);
+  answer(90, SnapshotWord::kWritten);
+  EXPECT_EQ(told(90)->word, SnapshotWord::kWrite);
+  repair_all();
+  progress_all(10);
+  ASSERT_EQ(told(1)->version, late.version) << "the same once more";
+  take_all();
+  late.word = SnapshotWord::kWritten;
+  step(Received{90, late});
+  EXPECT_EQ(told(90)->word, SnapshotWord::kWrite) << "an answer to the earlier round";
+  answer(90, SnapshotWord::kWritten);
+  EXPECT_EQ(told(90)->word, SnapshotWord::kName);
 }
 
 TEST_F(SnapshotsTest, WhatIsToBeGivenUpNeverComesBack) {
