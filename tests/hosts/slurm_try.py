@@ -243,13 +243,14 @@ class Slurm(unittest.TestCase):
         self.assert_nothing_is_left(1, 2, 3)
 
     def test_a_job_whose_time_is_over_goes_on_in_another_one(self):
-        """Slurm's SIGTERM makes a last snapshot."""
+        """The script gets a signal some time before, and has the job make a last snapshot and end."""
         expected = self.undisturbed()
         job = self.submit()
         self.in_training(job)
-        self.call("scancel", job)  # As at the end of its time: SIGTERM, and SIGKILL later.
-        self.assertEqual(self.ended(job)["JobState"], "CANCELLED")
-        self.assertIn("is on the disk: --resume goes on from it", self.output(job))
+        self.call("scancel", "--signal=USR1", "--batch", job)
+        ended = self.ended(job)
+        self.assertEqual((ended["JobState"], ended["ExitCode"]), ("FAILED", "143:0"), self.output(job))
+        self.assertRegex(self.output(job), r"the snapshot of step \d+ \(\S+\) is on the disk")
         self.assert_nothing_is_left(1, 2, 3)
         second = self.submit(SNAPSHOTS=f"snapshots-{job}")
         self.assert_completed(second)
