@@ -47,7 +47,7 @@ class Snapshots : public ::testing::Test {
     std::vector<int> steps;
     for (const std::string& name : os::names_in(folder)) {
       if (!std::filesystem::exists(cat(folder, '/', name, "/manifest.json"))) continue;
-      steps.push_back(std::stoi(name.substr(name.find('-') + 1)));
+      steps.push_back(std::stoi(name.substr(name.rfind('-') + 1)));
     }
     std::sort(steps.begin(), steps.end());
     return steps;

@@ -81,7 +81,9 @@ void Snapshots::begin() {
   if (const Version steps = job_.options.snapshots.steps; steps > 0 && askers_.empty()) {
     version_ = (version_ + steps - 1) / steps * steps;
   }
-  name_ = wire::name_of_snapshot(job_.formation.run_id, version_);
+  // The generation, because steps that were lost are made again: an agent may still write or name
+  // an earlier one of this version.
+  name_ = wire::name_of_snapshot(job_.formation.run_id, generation_, version_);
   waits_for_.clear();
   asked_.clear();
   files_.clear();

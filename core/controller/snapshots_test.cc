@@ -112,7 +112,7 @@ TEST_F(SnapshotsTest, OneIsMadeWhenAllHaveTakenItAndItIsWrittenAndNamed) {
   answer(3, SnapshotWord::kTaken);
   ASSERT_NE(told(90), nullptr);
   EXPECT_EQ(told(90)->word, SnapshotWord::kWrite);
-  EXPECT_EQ(told(90)->name, "0000000000000abc-3");
+  EXPECT_EQ(told(90)->name, "0000000000000abc-1-3");
   EXPECT_EQ(told(90)->files.size(), 3U);
   answer(90, SnapshotWord::kWritten);
   EXPECT_EQ(told(90)->word, SnapshotWord::kName);
@@ -139,7 +139,7 @@ TEST_F(SnapshotsTest, OldOnesGoOnceANewerOneIsWhole) {
   }
   take_all();
   answer(90, SnapshotWord::kWritten);
-  EXPECT_EQ(told(90)->old, std::vector<std::string>{"0000000000000abc-3"});
+  EXPECT_EQ(told(90)->old, std::vector<std::string>{"0000000000000abc-1-3"});
   answer(90, SnapshotWord::kNamed);
   ASSERT_EQ(known().size(), 2U);
   EXPECT_EQ(known()[0].version, 22U);
@@ -163,7 +163,7 @@ TEST_F(SnapshotsTest, TheNewestOnRecordStaysUntilTheNextIsOnRecord) {
   wait(seconds(30));
   take_all();
   answer(90, SnapshotWord::kWritten);
-  EXPECT_EQ(told(90)->old, std::vector<std::string>{"0000000000000abc-3"});
+  EXPECT_EQ(told(90)->old, std::vector<std::string>{"0000000000000abc-1-3"});
 }
 
 TEST_F(SnapshotsTest, ItAsksFurtherAheadIfItCameTooLate) {
@@ -428,6 +428,7 @@ TEST_F(SnapshotsTest, ARoundIsGivenUpOnceTheJobBeginsAgainWithAnOlderOne) {
   progress_all(10);
   ASSERT_EQ(told(1)->version, late.version) << "the same once more";
   take_all();
+  EXPECT_NE(told(90)->name, late.name) << "the earlier one may still be written";
   late.word = SnapshotWord::kWritten;
   step(Received{90, late});
   EXPECT_EQ(told(90)->word, SnapshotWord::kWrite) << "an answer to the earlier round";

@@ -199,8 +199,7 @@ SnapshotWriter::Options snapshot_options(const AgentOptions& options, const Laun
           .job = launch.settings.job,
           .program = program_of(options),
           .world_size = options.worker_num + options.server_num,
-          .servers = options.server_num,
-          .keep = static_cast<std::size_t>(launch.settings.snapshot_keep)};
+          .servers = options.server_num};
 }
 
 Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<void()> on_started)

@@ -28,6 +28,15 @@ planner::Table table_of(const std::vector<arena::Arena>& arenas) {
   return table;
 }
 
+bool is_there(const std::string& folder, std::uint64_t run_id, Version version) {
+  const auto found = snapshot::find(folder);
+  if (!found) return false;
+  const auto& whole = found->whole;
+  return std::any_of(whole.begin(), whole.end(), [&](const auto& one) {
+    return one.manifest.run_id == run_id && one.manifest.version == version;
+  });
+}
+
 Status write(const SnapshotWriter::Options& options, const arena::Arena& arena,
              const PartOptions& part, wire::Snapshot& snapshot) {
   const std::string path =
@@ -54,8 +63,8 @@ Result<std::string> leave_last_snapshot(const SnapshotWriter::Options& options) 
   if (!plan.possible) return Error{Blame::kWorld, cat(plan.shard, " is behind that of others")};
   wire::Snapshot snapshot{.word = wire::SnapshotWord::kName,
                           .version = plan.version,
-                          .name = wire::name_of_snapshot(arenas.front().run_id(), plan.version)};
-  if (snapshot::read_manifest(options.folder, snapshot.name)) return std::string();
+                          .name = wire::name_of_snapshot(arenas.front().run_id(), 0, plan.version)};
+  if (is_there(options.folder, arenas.front().run_id(), plan.version)) return std::string();
   PartOptions part{.rank = 0, .workers = options.world_size, .shared_bytes = 0};
   for (arena::Arena& arena : arenas) {
     if (arena.staged() != plan.version) arena.unstage();

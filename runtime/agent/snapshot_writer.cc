@@ -2,9 +2,7 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
-#include <map>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -79,12 +77,6 @@ Status name_snapshot(const SnapshotWriter::Options& options, const wire::Snapsho
     for (const auto& half : found->half) {  // Nobody writes another one now.
       if (run_of(half) == run) gone.push_back(half);
     }
-    std::map<Version, std::string> own;  // By version: the clock may have been set back.
-    for (const auto& [name, its] : found->whole) {
-      if (run_of(name) == run) own[its.version] = name;
-    }
-    const std::size_t most = std::max<std::size_t>(options.keep, 2);  // As the scheduler has it.
-    for (; own.size() > most; own.erase(own.begin())) gone.push_back(own.begin()->second);
   }
   // The snapshot is whole: what can not be removed costs only room.
   for (const auto& name : gone) (void)snapshot::remove(options.folder, name);

@@ -22,7 +22,6 @@ class SnapshotWriter {
     std::string program;
     std::int32_t world_size = 0;
     std::int32_t servers = 0;
-    std::size_t keep = 2;
   };
 
   // `on_done` gets the answer to each order, in the loop.
@@ -47,7 +46,7 @@ class SnapshotWriter {
 };
 
 // Makes a snapshot of the files that are all in their place, and removes those of its run that it
-// replaces: `order.old`, all beyond Options::keep, and those that were never finished.
+// replaces: `order.old`, and those that were never finished.
 [[nodiscard]] Status name_snapshot(const SnapshotWriter::Options& options,
                                    const wire::Snapshot& order);
 

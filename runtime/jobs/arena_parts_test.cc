@@ -91,7 +91,7 @@ class PartsTest : public ::testing::Test {
 
   arena::testing::Directory directory_;
   const std::string dir_ = directory_.file("snapshots");
-  const std::string name_ = wire::name_of_snapshot(kRun, kMade);
+  const std::string name_ = wire::name_of_snapshot(kRun, 1, kMade);
   std::vector<Arena> arenas_;
 };
 

@@ -129,7 +129,8 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
   }
   const auto agent = config::process_name(settings.agent);
   if (agent && !settings.snapshot.empty()) {
-    // A cluster's manager signals all processes at once. It is the agent that makes a last snapshot.
+    // A cluster's manager signals all processes at once. It is the agent that makes a last
+    // snapshot.
     os::heed_only(agent->pid, {SIGTERM, SIGUSR1});
   }
   auto control = std::make_unique<Control>(settings);
