@@ -38,7 +38,7 @@ def say(text: str) -> None:
 def main(words: Sequence[str]) -> int:
     """Do what the command line says; return the exit code."""
     options = parse(words)
-    signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         print(Export(options).run())
     except Error as error:
@@ -50,6 +50,8 @@ def main(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         say("interrupted; nothing was made")
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return 0
 
 
@@ -89,7 +91,8 @@ class Export:
             self._remark(_SERVED)
         for remark in self._remarks:
             say(remark)
-        return f"{options.out}: {what}, from {snapshot.folder}"
+        whose = f"ranks 0 to {ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
+        return f"{options.out}: {what} of {whose}, from {snapshot.folder}"
 
     def _remark(self, text: str) -> None:
         self._remarks[text] = None
@@ -132,7 +135,7 @@ class Export:
                     "torch.load(..., weights_only=True) does not read it, since State keeps other "
                     "things than tensors and simple values; weights_only=False does"
                 )
-        return f"step {source.step} of rank {rank}, as {form}"
+        return f"step {source.step} as {form}"
 
     def _see_shard(self, rank: int) -> None:
         if not self._options.rank:

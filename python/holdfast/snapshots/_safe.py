@@ -87,19 +87,10 @@ def _deque(parts: Any = (), longest: Any = None) -> Any:
     return collections.deque(parts, longest)
 
 
-def _bytearray(content: Any = b"", *rest: Any) -> bytearray:
-    if type(content) is str and rest == ("latin-1",):
-        content = content.encode("latin-1")
+def _bytearray(content: Any = b"") -> bytearray:
     if type(content) is not bytes:
         raise ValueError
     return bytearray(content)
-
-
-def _encode(text: Any, how: Any) -> bytes:
-    """Make bytes, as pickles of older protocols do."""
-    if type(text) is not str or how != "latin1":
-        raise ValueError
-    return text.encode("latin-1")
 
 
 def _date(kind: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,10 +161,10 @@ def _rebuilt(storage: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> Any
     if len(shape) != len(stride) or offset < 0:
         raise ValueError
     last = offset + sum((size - 1) * step for size, step in zip(shape, stride))
-    if 0 not in shape and last >= len(storage):
+    memory, made = storage._untyped_storage, torch.empty(0, dtype=storage.dtype)
+    if 0 not in shape and last >= memory.nbytes() // made.itemsize:
         raise ValueError
-    made = torch.empty(0, dtype=storage.dtype)
-    return made.set_(storage._untyped_storage, offset, shape, stride).clone()
+    return made.set_(memory, offset, shape, stride).clone()
 
 
 def _parameter(data: Any, *_: Any) -> Any:
@@ -254,7 +245,6 @@ _MAKERS: Final[dict[str, Callable[..., Any]]] = {
     "collections.Counter": _of_list(collections.Counter),
     "collections.defaultdict": _defaultdict,
     "collections.deque": _deque,
-    "_codecs.encode": _encode,
     "datetime.date": _date(datetime.date),
     "datetime.datetime": _date(datetime.datetime),
     "datetime.timedelta": _date(datetime.timedelta),
@@ -382,7 +372,8 @@ class _Plain:
         if isinstance(thing, (_Array, _DType)):
             thing = thing.array if isinstance(thing, _Array) else thing.made()
         if isinstance(thing, (Stranger, _Maker)):
-            raise UserError(f"{self._where} is, or holds, {thing.name}, {_NO_CODE}")
+            what = f"what `{thing.name}` makes" if isinstance(thing, Stranger) else thing.name
+            raise UserError(f"{self._where} is, or holds, {what}, {_NO_CODE}")
         if depth > _DEEPEST:
             raise UserError(f"{self._where} is nested too deep, or holds itself")
         made, size = self._made(thing, depth)
