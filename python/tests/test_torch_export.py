@@ -35,13 +35,13 @@ pytestmark = needs_torch
 STEPS = 12
 
 
-def make(folder: Path, kind: str) -> Path:
+def make(folder: Path, program: str, *words: str) -> Path:
     """Train with two ranks and return the folder of its snapshots."""
     command = [
         *(sys.executable, "-m", "holdfast", "run", "--nproc-per-node", "2"),
         *("--snapshot", str(folder / "snapshots"), "--snapshot-every", "3"),
         *("--log-dir", str(folder / "log")),
-        *(str(HERE / "torch_export.py"), kind, str(folder), str(STEPS)),
+        *(str(HERE / program), *words, str(folder), str(STEPS)),
     ]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "HOLDFAST_REHEARSALS": "0"}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LIMIT_S)
@@ -52,12 +52,12 @@ def make(folder: Path, kind: str) -> Path:
 
 @pytest.fixture(scope="module")
 def ddp(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("ddp"), "ddp")
+    return make(tmp_path_factory.mktemp("ddp"), "torch_export.py", "ddp")
 
 
 @pytest.fixture(scope="module")
 def fsdp(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("fsdp"), "fsdp")
+    return make(tmp_path_factory.mktemp("fsdp"), "torch_export.py", "fsdp")
 
 
 def export(*words: Any, code: int = 0) -> str:
@@ -190,6 +190,23 @@ def test_parts_of_a_sharded_model_go_to_one_file_each(fsdp: Path, tmp_path: Path
     assert equal(torch.load(tmp_path / "one", weights_only=True), parts[1])
 
 
+def test_parameters_that_holdfast_updates_are_exported_by_name(tmp_path: Path) -> None:
+    snapshots = make(tmp_path, "floats_core.py")
+    said = export(snapshots, "--to", tmp_path / "out")
+    assert "parameters are flat" in said
+    found = torch.load(tmp_path / "out", weights_only=True)
+    own = torch.frombuffer(
+        bytearray((tmp_path / f"own-{found['step']}").read_bytes()), dtype=torch.float32
+    )
+    model, moments = found["model"], found["optimizer"]["moments"]
+    assert found["optimizer"]["kind"] == "Adam" and list(moments) == ["exp_avg", "exp_avg_sq"]
+    assert list(model) == ["fc.weight", "fc.bias"]
+    parts = [part for region in (model, *moments.values()) for part in region.values()]
+    assert torch.equal(torch.cat(parts), own) and bool((own != 0).all())
+    export(snapshots, "--to", tmp_path / "out.safetensors", "--format", "safetensors")
+    assert model["fc.bias"].numpy().tobytes() in (tmp_path / "out.safetensors").read_bytes()
+
+
 # ---- OUT -----------------------------------------------------------------------------------------
 
 
@@ -268,6 +285,8 @@ def changed(edit: Callable[[dict[str, Any]], None]) -> Callable[[str, bytearray]
             return
         head = _head.read(memoryview(bytes(content)), b"HFTORCH1")
         objects = pickle.loads(head.objects)
+        for unread in ("gradients", "ddp", "training", "requires_grad"):
+            objects[unread] = None  # So that there is room.
         edit(objects)
         packed = pickle.dumps(objects)
         assert len(packed) <= len(head.objects)
@@ -291,6 +310,7 @@ def test_what_a_stranger_would_have_run_is_refused_by_name(
             objects["vars"] = pickle.dumps({"best": evil})
         elif where == "average":
             objects["loose"]["adamw1", 0, "average"] = evil
+            objects["others"]["scheduler"] = None  # So that there is room.
         else:
             objects["progress"] = evil
 
