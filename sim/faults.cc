@@ -123,12 +123,15 @@ bool Faults::maybe_strike(std::uint32_t transitions) {
   return true;
 }
 
+// A long pause, or the other one.
+static Duration pause_of(Job& job, Duration other) {
+  return job.choices.pick(2) == 0 ? kLongPause : other;
+}
+
 void Faults::strike(const Mishap& mishap) {
   const Index i = mishap.index;
-  const auto lasting = [&] { return job_.choices.pick(2) == 0 ? kLongPause : kShortPause; };
-  const auto stopped = [&] {
-    return job_.now + (job_.choices.pick(2) == 0 ? kLongPause : kMoment);
-  };
+  const auto lasting = [&] { return pause_of(job_, kShortPause); };
+  const auto stopped = [&] { return job_.now + pause_of(job_, kMoment); };
   switch (mishap.fault) {
     case Fault::kKill:
     case Fault::kWipe:
@@ -164,8 +167,7 @@ void Faults::strike(const Mishap& mishap) {
       return workers_.add_foreign(i);
     case Fault::kSpawnFails:
       return agents_.fail_spawns();
-    case Fault::kStall:
-      // The host may be taken for lost: see lose_sight_of().
+    case Fault::kStall:  // The host may be taken for lost: see lose_sight_of().
       if (job_.setup.hosts) job_.checkers.wiped();
       job_.links[i].stalled_until = job_.now + lasting();
       return disturb(job_.links[i], job_.links[i].stalled_until);

@@ -100,6 +100,12 @@ std::string role(agent::Role role) {
   return role == agent::Role::kWorker ? "worker" : "spare";
 }
 
+std::string put_word(const wire::Put& m) {
+  if (m.writer == 0) return cat("Put ", m.key);
+  if (m.expected == wire::kAnyKeyVersion) return cat("Put ", m.key, ", whatever it is");
+  return cat("Put ", m.key, " in place of version ", m.expected);
+}
+
 std::string snapshot_word(const wire::Snapshot& m) {
   constexpr const char* kWords[] = {"take",   "taken",  "write",      "written", "name", "named",
                                     "missed", "failed", "unreadable", "ask",     "stop"};
@@ -176,11 +182,7 @@ std::string to_words(const wire::Message& message) {
             return cat("JobEnded ", m.success ? "well" : "badly", ": ", in_words(m.reason));
           },
           [](const auto& m) { return std::string(wire::kind_name(wire::kind_of(m))); },
-          [](const wire::Put& m) {
-            if (m.writer == 0) return cat("Put ", m.key);
-            if (m.expected == wire::kAnyKeyVersion) return cat("Put ", m.key, ", whatever it is");
-            return cat("Put ", m.key, " in place of version ", m.expected);
-          },
+          [](const wire::Put& m) { return put_word(m); },
           [](const wire::Kept& m) {
             if (m.reason != wire::Reason{}) return cat("not Kept: ", in_words(m.reason));
             return cat(m.is_set ? "Kept" : "Kept nothing", ", version ", m.version);

@@ -22,6 +22,7 @@ from holdfast import _head
 from holdfast._errors import UserError
 from holdfast._head import Head
 from holdfast.torch._kept import Kept
+from holdfast.torch._names import names_of
 from holdfast.torch._plan import (
     ALIGN,
     COMMON_DIGEST,
@@ -31,6 +32,7 @@ from holdfast.torch._plan import (
     bytes_of,
     digest_of_common,
     marks_of,
+    places_in,
     view_of,
 )
 
@@ -55,6 +57,7 @@ class Image:
         """
         self._kept = kept
         self._common = common
+        self._names = names_of(kept)
         self._plan: Plan | None = None
         self.places: list[Place] = []  # Of the image that was written or read last.
         self.used: tuple[tuple[int, int], ...] = ()  # Ranges of the image that was written last.
@@ -63,6 +66,7 @@ class Image:
         self.common = shared + ALIGN if common else 0
         self.common += -self.common % ALIGN
         room = 8 * len(self._pickle(objects, lambda _: None)) + 512 * (8 + 4 * tensors) + kept.room
+        room += len(pickle.dumps(self._names))
         self._start = _head.BYTES + max(_LEAST_OBJECTS, 1 << (room - 1).bit_length())
         self._start += -self._start % ALIGN
         total = self.common + self._start + size + (1 << 20)
@@ -107,7 +111,8 @@ class Image:
                 plan.release()
             keys = [key for key, _ in found]
             shared = [self._is_common(*entry) for entry in found]
-            plan = Plan(keys, tensors, shared, (ALIGN, self.common + self._start))
+            starts = ALIGN, self.common + self._start
+            plan = Plan(keys, tensors, shared, starts, self._names)
             self._plan = plan
         head = Head(plan.pickled, self._pickle(objects, partial(see, found)), self._start)
         most = max(ALIGN, self.common)
@@ -134,7 +139,7 @@ class Image:
     def write_again(self, old: memoryview, new: memoryview, changes: dict[str, Any]) -> None:
         """Fill an image with the contents of another one, but change some of its objects."""
         was = _head.read(old[self.common :], _MAGIC)
-        places = pickle.loads(was.table)
+        places = places_in(was.table)
         objects = {**pickle.loads(was.objects), **changes}
         head = was._replace(objects=pickle.dumps(objects, pickle.HIGHEST_PROTOCOL))
         if head.size > self._start:
@@ -150,7 +155,7 @@ class Image:
 
     def tensors(self, view: memoryview) -> dict[Key, Tensor]:
         """Return the tensors of an image, without copies."""
-        places = pickle.loads(_head.read(view[self.common :], _MAGIC).table)
+        places = places_in(_head.read(view[self.common :], _MAGIC).table)
         memory = torch.frombuffer(view, dtype=torch.uint8)
         return {place.key: view_of(memory, place) for place in places}
 
@@ -158,7 +163,7 @@ class Image:
     def read(self, view: memoryview) -> dict[str, Any]:
         """Bring everything to what an image holds; return its objects."""
         head = _head.read(view[self.common :], _MAGIC)
-        self.places = places = pickle.loads(head.table)
+        self.places = places = places_in(head.table)
         self._see_that_common_fits(view, places)
         distributed = {p.key for p in places if p.distributed}
         objects: dict[str, Any] = pickle.loads(head.objects)

@@ -35,9 +35,17 @@ class Plan:
     """The places of a list of tensors in an image, and prepared copies to these places."""
 
     def __init__(
-        self, keys: list[Key], tensors: list[Tensor], is_common: list[bool], starts: tuple[int, int]
+        self,
+        keys: list[Key],
+        tensors: list[Tensor],
+        is_common: list[bool],
+        starts: tuple[int, int],
+        names: dict[str, Any],
     ) -> None:
-        """Lay out the tensors. `starts`: offsets of those common to all ranks, and of others."""
+        """Lay out the tensors. `starts`: offsets of those common to all ranks, and of others.
+
+        `names`: what names_of() returns.
+        """
         self.marks = marks_of(tensors)
         self.tensors = tensors  # Held, so that no other tensor gets the same id.
         self.places: list[Place] = []
@@ -50,7 +58,7 @@ class Plan:
             ends[0 if shared else 1] += -(-part.nbytes // ALIGN) * ALIGN
         self.common_end, self.end = ends
         self.common = digest_of_common(self.places, starts[1])
-        self.pickled = pickle.dumps(self.places, pickle.HIGHEST_PROTOCOL)
+        self.pickled = pickle.dumps((self.places, names), pickle.HIGHEST_PROTOCOL)
         self.copies: dict[int, Copies] = {}
         # What is restored after a void step. Memory that other processes share can not be guarded.
         # Nor can memory that a device reads by itself.
@@ -72,6 +80,12 @@ class Plan:
                 [view_of(memory, place) for place, _ in full], [local(t).detach() for _, t in full]
             )
         self.copies[address].make()
+
+
+def places_in(table: bytes | memoryview) -> list[Place]:
+    """Return the places that the table of an image lists: what a Plan has pickled."""
+    places: list[Place] = pickle.loads(table)[0]
+    return places
 
 
 def _is_own(part: Tensor) -> bool:
