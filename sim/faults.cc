@@ -131,7 +131,6 @@ static Duration pause_of(Job& job, Duration other) {
 void Faults::strike(const Mishap& mishap) {
   const Index i = mishap.index;
   const auto lasting = [&] { return pause_of(job_, kShortPause); };
-  const auto stopped = [&] { return job_.now + pause_of(job_, kMoment); };
   switch (mishap.fault) {
     case Fault::kKill:
     case Fault::kWipe:
@@ -157,10 +156,10 @@ void Faults::strike(const Mishap& mishap) {
       job_.workers[i].stopped.reset();
       return disturb(job_.workers[i], job_.workers[i].paused_until);
     case Fault::kStop:
-      agents_.stop(job_.workers[i], stopped());
+      agents_.stop(job_.workers[i], job_.now + pause_of(job_, kMoment));
       return disturb(job_.workers[i], job_.workers[i].paused_until);
     case Fault::kStopScheduler:
-      job_.scheduler.paused_until = stopped();
+      job_.scheduler.paused_until = job_.now + pause_of(job_, kMoment);
       agents_.stop_scheduler();
       return excuse_last_calls(job_.scheduler.paused_until);
     case Fault::kForeign:
