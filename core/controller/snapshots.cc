@@ -15,6 +15,8 @@ namespace {
 
 constexpr Version kMostAhead = Version{1} << 20;
 constexpr Version kLeastAhead = 2;
+constexpr Duration kLeastTimeToWrite = std::chrono::minutes(10);
+constexpr Duration kBetweenTold = std::chrono::hours(1);
 
 // The newest one on record stays until the next one is on record, too. The word that the next one
 // is whole may be lost.
@@ -41,6 +43,7 @@ bool Snapshots::may_begin() const {
 }
 
 std::optional<Instant> Snapshots::deadline() const {
+  if (state_ == State::kWriting || state_ == State::kNaming) return written_by_;
   return state_ == State::kIdle && !again_ && may_begin() ? next_ : std::nullopt;
 }
 
@@ -50,35 +53,50 @@ bool Snapshots::is_heard(Link link) const {
   return agent != nullptr && !agent->is_silent;
 }
 
+// The round is in vain, and the next one is due at once.
+void Snapshots::drop() {
+  state_ = State::kIdle;
+  again_ = true;
+}
+
+// Whether somebody asks for one of a step that is near.
+bool Snapshots::is_asked() const {
+  const Version near = job_.roster.newest_version() + ahead_;
+  return std::any_of(asks_.begin(), asks_.end(),
+                     [near](const auto& ask) { return ask.second.version <= near; });
+}
+
 void Snapshots::go_on() {
-  if (!askers_.empty() && !why_none().empty()) answer(SnapshotWord::kFailed, why_none());
+  answer_in_vain();
   if (!job_.options.snapshots.wanted) return;
   if (job_.has_ended()) state_ = State::kIdle;
   const bool runs = job_.formation.stage == Stage::kRunning &&
                     job_.formation.generation == generation_ && rendezvous_.ended() == kNoRank;
   // What is being written was committed, and is not touched by a fault. But once the job begins
   // again with an older one, its steps are made again: then a later one is of no use any more.
-  if ((state_ == State::kTaking && !runs) || (state_ != State::kIdle && job_.formation.loads)) {
-    state_ = State::kIdle;
-    again_ = true;
-  }
+  if ((state_ == State::kTaking && !runs) || (state_ != State::kIdle && job_.formation.loads))
+    drop();
   const bool writes = state_ == State::kWriting || state_ == State::kNaming;
   if (writes && std::any_of(waits_for_.begin(), waits_for_.end(),
                             [&](Link link) { return !is_heard(link); })) {
-    state_ = State::kIdle;
-    again_ = true;
+    drop();
+  } else if (writes && job_.now >= written_by_) {
+    give_up(kNoRank, "", "the disk has not taken it in time");
   }
-  if (state_ != State::kIdle || !may_begin()) return;
+  if (!may_begin()) return;
+  // Somebody asks, and the round under way is for a step that is far.
+  const bool is_far = state_ == State::kTaking && version_ > job_.roster.newest_version() + ahead_;
+  if (state_ != State::kIdle && !(is_far && is_asked())) return;
   if (!next_) next_ = job_.now + job_.options.snapshots.every;
-  if (again_ || job_.now >= *next_) begin();
+  if (again_ || job_.now >= *next_ || is_asked()) begin();
 }
 
 void Snapshots::begin() {
   again_ = false;
   next_ = job_.now + job_.options.snapshots.every;
   generation_ = job_.formation.generation;
-  version_ = std::max(job_.roster.newest_version() + ahead_, not_before_);
-  if (const Version steps = job_.options.snapshots.steps; steps > 0 && askers_.empty()) {
+  version_ = job_.roster.newest_version() + ahead_;
+  if (const Version steps = job_.options.snapshots.steps; steps > 0 && !is_asked()) {
     version_ = (version_ + steps - 1) / steps * steps;
   }
   // The generation, because steps that were lost are made again: an agent may still write or name
@@ -105,19 +123,27 @@ void Snapshots::begin() {
   for (const Link link : waits_for_) job_.send(link, word(SnapshotWord::kTake));
 }
 
-// What is under way counts as well: of several hosts that are to end, each agent asks.
 void Snapshots::ask(Link link, const wire::Snapshot& m) {
-  if (!job_.options.snapshots.wanted && m.version > 0) {
-    wire::Snapshot no = word(SnapshotWord::kMissed);
-    no.why = "without --snapshot, a job does not stop after a step: leave --after-step out";
-    return job_.send(link, std::move(no));
-  }
   const wire::PeerKind kind = job_.connections.at(link).kind;
   if (kind != wire::PeerKind::kObserver && job_.agents.find(link) == nullptr) return;
-  stops_ = stops_ || (kind == wire::PeerKind::kObserver && m.word == SnapshotWord::kStop);
-  not_before_ = std::max(not_before_, m.version);
-  askers_.insert(link);
-  again_ = again_ || state_ == State::kIdle;
+  const bool stops = kind == wire::PeerKind::kObserver && m.word == SnapshotWord::kStop;
+  if (job_.options.snapshots.wanted || !stops || job_.has_ended()) {
+    asks_[link] = {.version = m.version, .stops = stops};
+    return;
+  }
+  wire::Snapshot told = word(m.version > 0 ? SnapshotWord::kFailed : SnapshotWord::kStop);
+  told.why = m.version > 0 ? "a job that makes none does not stop after a step" : "";
+  job_.send(link, std::move(told));
+  if (m.version == 0) job_.tell_agents(word(SnapshotWord::kStop));
+}
+
+// There will be no snapshot any more.
+void Snapshots::answer_in_vain() {
+  if (asks_.empty()) return;
+  const std::string why = why_none();
+  if (why.empty()) return;
+  for (auto& [link, ask] : asks_) ask.version = 0;
+  answer(SnapshotWord::kFailed, why);
 }
 
 // Why there will be no snapshot any more; empty: there may be one.
@@ -127,24 +153,26 @@ std::string Snapshots::why_none() const {
   return rendezvous_.ended() != kNoRank ? "a rank has ended its training" : "";
 }
 
+// What was under way when they asked counts as well, if it is late enough: of several hosts that
+// are to end, each agent asks. Each agent ends as it does by a signal. The first that has ended
+// tells the scheduler.
 void Snapshots::answer(SnapshotWord word, const std::string& why) {
   wire::Snapshot m = this->word(word);
   m.why = why;
-  for (const Link link : std::exchange(askers_, {})) job_.send(link, m);
-  not_before_ = 0;
-  if (std::exchange(stops_, false)) stop();
-}
-
-// Each agent ends as it does by a signal. The first that has ended tells the scheduler.
-void Snapshots::stop() {
-  job_.tell_agents(word(SnapshotWord::kStop));
+  bool stops = false;
+  std::erase_if(asks_, [&](const auto& entry) {
+    const auto& [link, ask] = entry;
+    if (ask.version > version_) return false;
+    stops = stops || (ask.stops && word == SnapshotWord::kNamed);
+    job_.send(link, m);
+    return true;
+  });
+  if (stops) job_.tell_agents(this->word(SnapshotWord::kStop));
 }
 
 void Snapshots::closed(Link link) {
-  askers_.erase(link);
-  if (state_ == State::kIdle || !waits_for_.contains(link)) return;
-  state_ = State::kIdle;
-  again_ = true;
+  asks_.erase(link);
+  if (state_ != State::kIdle && waits_for_.contains(link)) drop();
 }
 
 void Snapshots::receive(Link link, const wire::Snapshot& m) {
@@ -168,9 +196,7 @@ void Snapshots::take_words_of(Link link, const wire::Snapshot& m) {
     case SnapshotWord::kMissed:
       if (state_ != State::kTaking) return;
       ahead_ = std::min(2 * ahead_, kMostAhead);
-      state_ = State::kIdle;
-      again_ = true;
-      return;
+      return drop();
     case SnapshotWord::kWritten: {
       if (state_ != State::kWriting) return;
       const auto same = [](const auto& a, const auto& b) { return a.rank == b.rank; };
@@ -192,12 +218,9 @@ void Snapshots::take_words_of(Link link, const wire::Snapshot& m) {
 
 void Snapshots::write() {
   state_ = State::kWriting;
+  written_by_ = job_.now + std::max(10 * job_.options.snapshots.every, kLeastTimeToWrite);
   for (const auto& [agent, files] : asked_) {
-    if (!is_heard(agent)) {
-      state_ = State::kIdle;
-      again_ = true;
-      return;
-    }
+    if (!is_heard(agent)) return drop();
     waits_for_.insert(agent);
   }
   for (const auto& [agent, files] : asked_) {
@@ -224,7 +247,7 @@ void Snapshots::name_it() {
 
 void Snapshots::keep() {
   state_ = State::kIdle;
-  has_failed_ = false;
+  told_.reset();
   ahead_ = std::max(ahead_ / 2, kLeastAhead);
   auto& known = job_.formation.snapshots;
   known.insert(known.begin(), {version_, name_});
@@ -233,11 +256,12 @@ void Snapshots::keep() {
   answer(SnapshotWord::kNamed, "");
 }
 
-// A disk that is full stays so for long: users hear it once.
+// A disk that is full stays so for long: users hear it now and then.
 void Snapshots::give_up(Rank rank, const std::string& host, const std::string& why) {
   state_ = State::kIdle;
   answer(SnapshotWord::kFailed, why);
-  if (std::exchange(has_failed_, true)) return;
+  if (told_ && job_.now < *told_ + kBetweenTold) return;
+  told_ = job_.now;
   Reason told{.kind = Reason::Kind::kSnapshotFailed,
               .rank = rank,
               .version = version_,

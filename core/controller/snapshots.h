@@ -47,7 +47,9 @@ class Snapshots {
   void take_words_of(Link link, const wire::Snapshot& m);
   void ask(Link link, const wire::Snapshot& m);
   void answer(wire::SnapshotWord word, const std::string& why);
-  void stop();
+  void answer_in_vain();
+  [[nodiscard]] bool is_asked() const;
+  void drop();
   void strike(Link link, const wire::Snapshot& m);
   [[nodiscard]] wire::Snapshot word(wire::SnapshotWord word) const;
 
@@ -63,11 +65,14 @@ class Snapshots {
   std::vector<wire::SnapshotFile> files_;                  // That are written.
   Version ahead_ = 2;            // How many steps ahead of the newest one it asks.
   std::optional<Instant> next_;  // When the next round is due; nullopt: not known yet.
-  std::set<Link> askers_;        // Who waits for the next one.
-  Version not_before_ = 0;       // Their step.
-  bool stops_ = false;           // Then the job ends.
+  struct Ask {
+    Version version = 0;  // Of this step or a later one.
+    bool stops = false;   // Then the job ends.
+  };
+  std::map<Link, Ask> asks_;     // Of whom waits for one.
+  Instant written_by_{};         // While kWriting and kNaming: the round is given up then.
+  std::optional<Instant> told_;  // When users were told last that one has failed.
   bool again_ = false;           // The last round was in vain, so the next is due at once.
-  bool has_failed_ = false;      // So did the last one; users have been told.
 };
 
 }  // namespace holdfast::controller

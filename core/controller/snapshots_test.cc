@@ -295,6 +295,10 @@ TEST_F(SnapshotsTest, AStopComesAfterTheSnapshotOfAStep) {
   train();
   step(Connected{80, wire::PeerKind::kObserver});
   step(Received{80, wire::Snapshot{.word = SnapshotWord::kStop, .version = 50}});
+  EXPECT_EQ(told(1), nullptr) << "it is far";
+  progress_all(47);
+  EXPECT_EQ(told(1), nullptr);
+  progress_all(48);
   ASSERT_NE(told(1), nullptr);
   EXPECT_EQ(told(1)->version, 50U);
   progress_all(50);
@@ -303,16 +307,73 @@ TEST_F(SnapshotsTest, AStopComesAfterTheSnapshotOfAStep) {
   EXPECT_EQ(told(90)->word, SnapshotWord::kStop);
 }
 
+// One that is far must not hold up the others, nor be met by them.
+TEST_F(SnapshotsTest, AStopAfterAFarStepHoldsUpNothing) {
+  train();
+  step(Connected{80, wire::PeerKind::kObserver});
+  step(Received{80, wire::Snapshot{.word = SnapshotWord::kStop, .version = 5000}});
+  wait(seconds(30));
+  make_one();
+  EXPECT_EQ(known().size(), 1U);
+  EXPECT_EQ(told(80), nullptr);
+  step(Received{90, wire::Snapshot{.word = SnapshotWord::kAsk}});
+  answer(2, SnapshotWord::kFailed, "no room");
+  EXPECT_EQ(told(90)->word, SnapshotWord::kFailed);
+  EXPECT_EQ(told(80), nullptr);
+  step(Closed{80});
+  progress_all(5000);
+  wait(seconds(30));
+  make_one();
+  EXPECT_NE(told(90)->word, SnapshotWord::kStop) << "who has asked for it has hung up";
+}
+
+TEST_F(SnapshotsTest, WhoAsksNeedNotWaitForAStepThatIsFar) {
+  options_.snapshots = {.wanted = true, .every = {}, .steps = 1000, .keep = 2};
+  begin_job();
+  train();
+  EXPECT_EQ(told(1)->version, 1000U);
+  step(Received{90, wire::Snapshot{.word = SnapshotWord::kAsk}});
+  EXPECT_EQ(told(1)->version, 3U);
+  make_one();
+  EXPECT_EQ(told(90)->word, SnapshotWord::kNamed);
+  EXPECT_EQ(told(1)->version, 1000U) << "then as before";
+}
+
+TEST_F(SnapshotsTest, AStopThatHasNoSnapshotEndsNothing) {
+  train();
+  step(Connected{80, wire::PeerKind::kObserver});
+  step(Received{80, wire::Snapshot{.word = SnapshotWord::kStop}});
+  answer(2, SnapshotWord::kFailed, "no room");
+  EXPECT_EQ(told(80)->word, SnapshotWord::kFailed);
+  EXPECT_EQ(told(90), nullptr);
+  step(Received{80, wire::Snapshot{.word = SnapshotWord::kStop, .version = 9}});
+  step(Received{1, wire::Finished{machine_->generation(), 2}});
+  EXPECT_EQ(told(80)->word, SnapshotWord::kFailed);
+  EXPECT_EQ(told(80)->why, "a rank has ended its training");
+  EXPECT_EQ(told(90), nullptr);
+}
+
+TEST_F(SnapshotsTest, ADiskThatHangsCostsTheRoundAndALine) {
+  train();
+  wait(seconds(30));
+  take_all();
+  wait(std::chrono::minutes(9));
+  EXPECT_TRUE(remarks_.empty());
+  wait(std::chrono::minutes(1));
+  ASSERT_EQ(remarks_.size(), 1U);
+  EXPECT_EQ(remarks_[0].what.kind, Reason::Kind::kSnapshotFailed);
+}
+
 TEST_F(SnapshotsTest, AJobWithoutSnapshotsStopsAtOnce) {
   options_.snapshots = {};
   begin_job();
   train();
   step(Connected{80, wire::PeerKind::kObserver});
   step(Received{80, wire::Snapshot{.word = SnapshotWord::kStop, .version = 50}});
-  EXPECT_EQ(told(80)->word, SnapshotWord::kMissed);
+  EXPECT_EQ(told(80)->word, SnapshotWord::kFailed);
   EXPECT_EQ(told(90), nullptr);
   step(Received{80, wire::Snapshot{.word = SnapshotWord::kStop}});
-  EXPECT_EQ(told(80)->word, SnapshotWord::kFailed);
+  EXPECT_EQ(told(80)->word, SnapshotWord::kStop);
   ASSERT_NE(told(90), nullptr);
   EXPECT_EQ(told(90)->word, SnapshotWord::kStop);
 }
