@@ -108,7 +108,8 @@ void print(const Survey& survey) {
 int list_snapshots(const std::string& dir, bool verifies, bool json) {
   auto listing = snapshot::find(dir);
   if (!listing) return refuse_snapshot(listing.error().what);
-  if (!std::filesystem::is_directory(dir)) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(dir, error)) {
     return refuse_snapshot(cat("there is no folder ", dir));
   }
   Survey survey{.dir = dir, .listing = *std::move(listing), .problems = {}, .damaged = {}};
@@ -145,8 +146,9 @@ int verify_snapshots(const std::string& path) {
   while (given.has_parent_path() && given.filename().empty()) given = given.parent_path();
   const std::string above = given.parent_path().empty() ? "." : given.parent_path().string();
   const std::string name = given.filename();
-  const bool is_there = fs::is_directory(fs::path(path));
-  if (snapshot::is_name(name) && (!is_there || fs::exists(given / "manifest.json"))) {
+  std::error_code error;
+  const bool is_there = fs::is_directory(fs::path(path), error);
+  if (snapshot::is_name(name) && (!is_there || fs::exists(given / "manifest.json", error))) {
     return verify_one(above, name);
   }
   auto listing = snapshot::find(path);

@@ -179,12 +179,12 @@ Status Arrival::came(const Coming& coming) {
   return seen;
 }
 
-Status Arrival::end() {
+Status Arrival::end(std::span<const Range> used) {
   if (!state_is_here_ || !rest_is_here_) {
     return Error{Blame::kWorld,
                  cat("not all of version ", version_, " has come to ", arena_.path())};
   }
-  arena_.begin(version_, position_);
+  arena_.begin(version_, position_, used);
   return {};
 }
 

@@ -74,7 +74,8 @@ class Arrival {
   [[nodiscard]] Status came(const Coming& coming);
 
   // Commits the version in the arena. Error: not all has come.
-  [[nodiscard]] Status end();
+  // `used`: as in StagedStep.
+  [[nodiscard]] Status end(std::span<const Range> used = {});
 
   // How many bytes were copied, or have come.
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }

@@ -337,7 +337,8 @@ Result<Listing> find(const std::string& dir) {
   if (!opened) return os::system_error(cat("cannot read the snapshots in ", dir), errno);
   Listing listing;
   for (const std::string& name : os::names_in(dir)) {
-    if (!is_name(name) || !std::filesystem::is_directory(cat(dir, '/', name))) continue;
+    std::error_code error;
+    if (!is_name(name) || !std::filesystem::is_directory(cat(dir, '/', name), error)) continue;
     const auto folder = open_folder(dir, name);
     if (!folder) {
       listing.unusable.push_back(folder.error().what);

@@ -323,12 +323,12 @@ std::string of_end(const Reason& r) {
       return cat("rank ", r.rank, " ended (exit code 0) after step ", r.version,
                  " without ending its training");
     case Kind::kNoPlan:
-      return cat("the state can not be recovered: it was at step ", r.version, ", and ",
-                 r.rank == kNoRank
-                     ? "the arenas of all ranks are gone, so no copy of it is left"
-                     : cat("no copy of the private part of rank ", r.rank, " is left"),
-                 ": start the job again; it goes on from the newest checkpoint that the program "
-                 "itself has saved and loads, or else from the beginning");
+      return cat(
+          "the state can not be recovered: it was at step ", r.version, ", and ",
+          r.rank == kNoRank ? "the arenas of all ranks are gone, so no copy of it is left"
+                            : cat("no copy of the private part of rank ", r.rank, " is left"),
+          ": start the job again; it goes on from a snapshot (--resume), or from the newest "
+          "checkpoint that the program itself has saved and loads, or else from the beginning");
     case Kind::kSchedulerInterrupted:
       return cat("the scheduler was interrupted by signal ", r.count);
     case Kind::kTooOften:

@@ -14,10 +14,9 @@ std::string of_snapshot(const Reason& r) {
   switch (r.kind) {
     case Kind::kFromSnapshot:
       return cat("begins again from the snapshot of step ", r.version, " (", r.detail, ")",
-                 r.count == 0
-                     ? ""
-                     : cat(": the memory of all who had a later one is gone; ",
-                           counted(r.count, "step"), r.count == 1 ? " is" : " are", " made again"));
+                 r.count == 0 ? ""
+                              : cat(": ", counted(r.count, "step"), r.count == 1 ? " is" : " are",
+                                    " made again"));
     case Kind::kSnapshotFailed:
       return cat("no snapshot of step ", r.version, ": ", who, r.detail,
                  ". The training goes on, and the next one is tried when it is due");

@@ -36,12 +36,13 @@ void Shutdown::on(const Interrupted& e) {
 void Shutdown::receive(const wire::Snapshot& m) {
   if (m.word == wire::SnapshotWord::kStop) {
     if (job_.is_ending() || job_.state == State::kDone) return;
+    is_saved_ = !m.name.empty();
     constexpr std::int32_t kTerminated = 128 + 15;
     return interrupt({.kind = Reason::Kind::kStopped}, kTerminated);
   }
   if (snapshot_pause_ == 0 || job_.state != State::kRunning) return;
   snapshot_pause_ = 0;
-  const bool is_made = m.word == wire::SnapshotWord::kNamed;
+  const bool is_made = is_saved_ = m.word == wire::SnapshotWord::kNamed;
   job_.emit(Say{{.kind = is_made ? Reason::Kind::kSnapshotMade : Reason::Kind::kSnapshotLacking,
                  .version = m.version,
                  .detail = is_made ? m.name : m.why}});
@@ -204,7 +205,7 @@ void Shutdown::stay() {
 }
 
 // An interrupt is told to the scheduler once only these run: the scheduler itself, and a rehearsal.
-void Shutdown::maybe_exit(Process rehearsal) {
+void Shutdown::maybe_exit(Process rehearsal, Version made) {
   const auto& running = job_.running;
   const auto is_own = [&](Process process) {
     return is_scheduler(process) || process == rehearsal;
@@ -215,6 +216,7 @@ void Shutdown::maybe_exit(Process rehearsal) {
   if (stays_) return stay();
   if (!has_ended || is_awaited_elsewhere()) return;
   result_.drained = options_.drained && job_.state == State::kRunning;
+  result_.is_unsaved = result_.code != 0 && made > 0 && !is_saved_;
   job_.enter(State::kExited);
   job_.emit(result_);
 }

@@ -44,7 +44,8 @@ class Shutdown {
   void explain(Process process, Exit result);
   void repeat_failure();  // On a new connection: the scheduler may not have heard of it yet.
   // `rehearsal`: the process that rehearses a rank; 0: none.
-  void maybe_exit(Process rehearsal);
+  // `made`: the newest step that all ranks have made; 0: none.
+  void maybe_exit(Process rehearsal, Version made);
 
   // The workers were interrupted, and the scheduler has not been told yet.
   [[nodiscard]] bool workers_leave() const { return workers_leave_; }
@@ -65,6 +66,7 @@ class Shutdown {
   Exit result_;
   Process blamed_ = 0;           // The process whose death result_ tells of.
   bool heard_end_ = false;       // The job's end is known, from the scheduler or an own process.
+  bool is_saved_ = false;        // A snapshot was made for this end.
   bool stays_ = false;           // The agent stays only for what other hosts must hear or may need.
   bool gave_up_ = false;         // From now on, the agent does not stay for other hosts.
   std::uint64_t last_word_ = 0;  // The pause after which the agent leaves; 0: none.

@@ -67,9 +67,25 @@ TEST_F(SnapshotFirst, ASecondSignalDoesNotWait) {
   EXPECT_EQ(killed_.size(), 2U);
 }
 
+// What its processes leave is worth a snapshot, if they have made a step, and none was made for
+// this.
+TEST_F(SnapshotFirst, WhatIsLeftIsUnsavedAfterAStep) {
+  for (const Version made : {Version{0}, Version{5}}) {
+    exit_.reset();
+    start();
+    step(LinkUp{});
+    if (made > 0) step(Received{wire::JobProgress{1, made}});
+    step(Interrupted{15});
+    for (const char* node : {"w0", "w1", kSchedulerNode}) dies(at(node), 143);
+    ASSERT_TRUE(exit_.has_value());
+    EXPECT_EQ(exit_->is_unsaved, made > 0);
+  }
+}
+
 TEST_F(SnapshotFirst, AnOrderToStopIsAnInterrupt) {
   start();
   step(LinkUp{});
+  step(Received{wire::JobProgress{1, 5}});
   hear(wire::SnapshotWord::kStop);
   EXPECT_EQ(killed_.size(), 2U);
   dies(at("w0"), 143);
@@ -77,6 +93,7 @@ TEST_F(SnapshotFirst, AnOrderToStopIsAnInterrupt) {
   dies(at(kSchedulerNode), 143);
   ASSERT_TRUE(exit_.has_value());
   EXPECT_EQ(exit_->code, 143);
+  EXPECT_FALSE(exit_->is_unsaved) << "one was made for it";
   EXPECT_EQ(exit_->reason.kind, Reason::Kind::kStopped);
 }
 

@@ -134,7 +134,9 @@ void Snapshots::ask(Link link, const wire::Snapshot& m) {
   wire::Snapshot told = word(m.version > 0 ? SnapshotWord::kFailed : SnapshotWord::kStop);
   told.why = m.version > 0 ? "a job that makes none does not stop after a step" : "";
   job_.send(link, std::move(told));
-  if (m.version == 0) job_.tell_agents(word(SnapshotWord::kStop));
+  if (m.version > 0) return;
+  name_.clear();  // None is made for this end.
+  job_.tell_agents(word(SnapshotWord::kStop));
 }
 
 // There will be no snapshot any more.

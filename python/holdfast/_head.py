@@ -38,8 +38,8 @@ def read(view: memoryview, kind: bytes) -> Head:
     found, table, objects, start = _FORM.unpack_from(view, 0)
     if found != kind:
         raise UserError(
-            "the state of this rank was written by another kind of program; a job goes on with "
-            "the program it was started with"
+            "the state of this rank was written by another kind of program, or by one with another "
+            "model or optimizer; a job goes on, or resumes, with the program it was started with"
         )
     at = BYTES + table
     return Head(view[BYTES:at], view[at : at + objects], start)

@@ -55,6 +55,7 @@ class Agent {
  public:
   Agent(const AgentOptions& options, const Launch& launch, std::function<void()> on_started);
   int run();
+  [[nodiscard]] bool is_unsaved() const { return exit_.is_unsaved; }
 
  private:
   void step(agent::Event event);
@@ -143,6 +144,12 @@ std::string mark(const AgentOptions& options) {
   return options.node_rank == 0 ? "" : cat(options.node_rank, '_');
 }
 
+// Whether the state of the whole job is on this host. Nobody saves the rows of servers alone.
+bool has_all(const AgentOptions& options) {
+  return options.server_num == 0 && !options.spare_host &&
+         options.local_worker_num == options.worker_num;
+}
+
 agent::Options machine_options(const AgentOptions& options, const Launch& launch) {
   agent::Options made{
       .job = launch.settings.job,
@@ -165,7 +172,8 @@ agent::Options machine_options(const AgentOptions& options, const Launch& launch
                      .at_most = launch.settings.rehearsal_timeout,
                      .logs = launch.log_directory},
       .takes_drills = launch.settings.allow_inject,
-      .snapshot_patience = launch.settings.snapshot.empty()
+      // On one host the agent itself saves what its processes have left.
+      .snapshot_patience = launch.settings.snapshot.empty() || has_all(options)
                                ? Duration{}
                                : launch.settings.grace - grace_of(launch.settings)};
   if (options.spare_host) {
@@ -436,10 +444,11 @@ Status take_folder(const AgentOptions& options, Launch& launch) {
 // What the job has left in memory would go with its folder. With parameter servers, or on several
 // hosts, not all of it is here.
 void leave_snapshot(const AgentOptions& options, const Launch& launch) {
-  const bool has_all = options.server_num == 0 && !options.spare_host &&
-                       options.local_worker_num == options.worker_num;
-  if (launch.settings.snapshot.empty() || !has_all) return;
-  const auto left = leave_last_snapshot(snapshot_options(options, launch));
+  if (launch.settings.snapshot.empty() || !has_all(options)) return;
+  const Duration time = launch.settings.grace - grace_of(launch.settings);
+  options.terminal->say(cat("saves the last step that was made in ", launch.settings.snapshot,
+                            ", within ", time / 1s, " s"));
+  const auto left = leave_last_snapshot(snapshot_options(options, launch), time);
   if (!left) {
     options.terminal->say(cat("no last snapshot: ", left.error().what));
   } else if (!left->empty()) {
@@ -460,13 +469,16 @@ int run_job(const AgentOptions& options, Launch& launch, std::function<void()> o
   // A former job's would be taken for this one's.
   if (launch.runs_scheduler && !options.continues) forget_reports(launch);
   int code = 1;
+  bool is_unsaved = false;
   try {
-    code = Agent(options, launch, std::move(on_started)).run();
+    Agent agent(options, launch, std::move(on_started));
+    code = agent.run();
+    is_unsaved = agent.is_unsaved();
   } catch (const std::system_error& error) {  // ~Agent has killed all processes.
     options.terminal->say(without(error));
   }
   if (launch.runs_scheduler || launch.stands_by) keep_reports(launch, *options.terminal);
-  if (code != 0) leave_snapshot(options, launch);
+  if (is_unsaved) leave_snapshot(options, launch);
   // A failed --continue must not cost the state that the dead agent left.
   if (options.continues && code != 0) {
     options.terminal->say(

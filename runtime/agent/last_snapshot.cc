@@ -3,6 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <stop_token>
+#include <thread>
 #include <vector>
 
 #include "arena/arena.h"
@@ -38,21 +42,41 @@ bool is_there(const std::string& folder, std::uint64_t run_id, Version version) 
 }
 
 Status write(const SnapshotWriter::Options& options, const arena::Arena& arena,
-             const PartOptions& part, wire::Snapshot& snapshot) {
+             const PartOptions& part, wire::Snapshot& snapshot, const std::stop_token& stop) {
   const std::string path =
       cat(options.job_directory, '/', parts_begin(part.rank), snapshot.version);
   auto written = write_part(arena, part, path);
   if (!written) return written;
-  const auto stored = snapshot::store_shard(path, options.folder, snapshot.name, part.rank, {});
+  const auto stored = snapshot::store_shard(path, options.folder, snapshot.name, part.rank, stop);
   ::unlink(path.c_str());
   if (!stored) return stored.error();
   snapshot.files.push_back({.rank = part.rank, .bytes = stored->bytes, .digest = stored->digest});
   return {};
 }
 
+// Asks to stop once its time is over.
+class Timer {
+ public:
+  explicit Timer(Duration time)
+      : thread_([this, time](const std::stop_token& ended) {
+          std::mutex mutex;
+          std::unique_lock lock(mutex);
+          std::condition_variable_any never;
+          if (!never.wait_for(lock, ended, time, [] { return false; }) && !ended.stop_requested()) {
+            source_.request_stop();
+          }
+        }) {}
+  [[nodiscard]] std::stop_token token() const { return source_.get_token(); }
+
+ private:
+  std::stop_source source_;
+  std::jthread thread_;
+};
+
 }  // namespace
 
-Result<std::string> leave_last_snapshot(const SnapshotWriter::Options& options) {
+Result<std::string> leave_last_snapshot(const SnapshotWriter::Options& options, Duration time) {
+  const Timer timer(time);
   std::vector<arena::Arena> arenas;
   for (Rank rank = 0; rank < options.world_size; ++rank) {
     auto arena = arena::Arena::open_left(cat(options.job_directory, "/rank-", rank, ".arena"));
@@ -69,7 +93,8 @@ Result<std::string> leave_last_snapshot(const SnapshotWriter::Options& options) 
   for (arena::Arena& arena : arenas) {
     if (arena.staged() != plan.version) arena.unstage();
     arena.finish();
-    if (const auto done = write(options, arena, part, snapshot); !done) return done.error();
+    const auto done = write(options, arena, part, snapshot, timer.token());
+    if (!done) return done.error();
     ++part.rank;
   }
   if (const auto named = name_snapshot(options, snapshot); !named) return named.error();

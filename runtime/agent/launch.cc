@@ -22,6 +22,8 @@
 #include "runtime/jobs/job_files.h"
 #include "runtime/jobs/leader_file.h"
 #include "runtime/jobs/membership.h"
+#include "runtime/jobs/snapshots.h"
+#include "snapshot/folder.h"
 
 namespace holdfast::runtime {
 
@@ -205,6 +207,22 @@ Status wait_for_port(const AgentOptions& options) {
                                  options.as_torchrun ? "" : " (or --master_addr)")};
 }
 
+// Says with what the job begins. Error: that can not be.
+Status look_at_snapshots(Launch& launch) {
+  const config::Settings& settings = launch.settings;
+  const auto resumed = resume_by(settings);
+  if (!resumed) return resumed.error();
+  for (const auto& remark : resumed->remarks) launch.remarks.push_back(remark);
+  if (settings.snapshot.empty() || !settings.resume.empty()) return {};
+  const auto found = snapshot::find(settings.snapshot);
+  if (found && !found->whole.empty()) {
+    launch.remarks.push_back(cat("the job begins anew, though ", settings.snapshot,
+                                 " has a snapshot of step ", found->whole.front().manifest.version,
+                                 ": --resume auto would go on from it"));
+  }
+  return {};
+}
+
 // The head of the job's journal in etcd; nullopt: etcd has no journal of this job.
 Result<std::optional<io::EtcdEntry>> journal_head(io::Etcd& etcd, const std::string& job) {
   const auto head =
@@ -332,8 +350,12 @@ Result<Launch> prepare(const AgentOptions& options, Words argv) {
   for (const auto& usable :
        {check_folder(spelled(options, "--log_dir"), launch.log_directory, 0755),
         check_folder("HOLDFAST_TRACE", launch.settings.trace),
-        check_folder("MS_RECOVERY_PATH", launch.settings.recovery_path)}) {
+        check_folder("MS_RECOVERY_PATH", launch.settings.recovery_path),
+        check_folder("--snapshot", launch.settings.snapshot)}) {
     if (!usable) return usable.error();
+  }
+  if (launch.runs_scheduler && !options.continues) {
+    if (const auto fits = look_at_snapshots(launch); !fits) return fits.error();
   }
   const auto alone = retry(
       options,

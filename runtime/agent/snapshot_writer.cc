@@ -2,11 +2,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "base/number.h"
 #include "base/text.h"
 #include "os/slice.h"
 #include "runtime/jobs/snapshots.h"
@@ -18,6 +20,10 @@ namespace {
 using wire::SnapshotWord;
 
 Status write(const SnapshotWriter::Options& options, wire::Snapshot& order) {
+  if (options.folder.empty()) {
+    return Error{Blame::kUser,
+                 "its launcher was started without --snapshot: give all hosts the same"};
+  }
   for (wire::SnapshotFile& file : order.files) {
     const std::string part = cat(options.job_directory, '/', parts_begin(file.rank), order.version);
     const auto stored = snapshot::store_shard(part, options.folder, order.name, file.rank, {});
@@ -55,16 +61,20 @@ wire::Snapshot carry_out(const SnapshotWriter::Options& options, wire::Snapshot 
 }  // namespace
 
 Status name_snapshot(const SnapshotWriter::Options& options, const wire::Snapshot& order) {
+  const auto found = snapshot::find(options.folder);
+  if (!found) return found.error();
+  // Newer than all that are there, also if this host's clock is behind.
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  snapshot::Manifest manifest{
-      .job = options.job,
-      .run_id = std::stoull(run_of(order.name), nullptr, 16),
-      .version = order.version,
-      .world_size = options.world_size,
-      .servers = options.servers,
-      .program = options.program,
-      .unix_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count(),
-      .files = {}};
+  std::int64_t unix_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+  for (const auto& one : found->whole) unix_ms = std::max(unix_ms, one.manifest.unix_ms + 1);
+  snapshot::Manifest manifest{.job = options.job,
+                              .run_id = number_of_hex(run_of(order.name)).value_or(0),
+                              .version = order.version,
+                              .world_size = options.world_size,
+                              .servers = options.servers,
+                              .program = options.program,
+                              .unix_ms = unix_ms,
+                              .files = {}};
   for (const auto& file : order.files) {
     manifest.files.push_back({.rank = file.rank, .bytes = file.bytes, .digest = file.digest});
   }
@@ -72,11 +82,8 @@ Status name_snapshot(const SnapshotWriter::Options& options, const wire::Snapsho
     return named;
   }
   std::vector<std::string> gone = order.old;
-  if (const auto found = snapshot::find(options.folder)) {
-    const std::string run = run_of(order.name);
-    for (const auto& half : found->half) {  // Nobody writes another one now.
-      if (run_of(half) == run) gone.push_back(half);
-    }
+  for (const auto& half : found->half) {  // This run's: nobody writes another one now.
+    if (half != order.name && run_of(half) == run_of(order.name)) gone.push_back(half);
   }
   // The snapshot is whole: what can not be removed costs only room.
   for (const auto& name : gone) (void)snapshot::remove(options.folder, name);

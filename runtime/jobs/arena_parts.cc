@@ -60,6 +60,28 @@ std::optional<std::vector<Range>> ranges_in(std::string_view text) {
   return ranges;
 }
 
+// Which private bytes are in use, by what a version needs. `at`: where the private bytes begin.
+std::vector<Range> used_in(std::vector<Range> wanted, std::uint64_t at) {
+  std::sort(wanted.begin(), wanted.end(),
+            [](const Range& a, const Range& b) { return a.offset < b.offset; });
+  std::vector<Range> used;
+  for (const auto& [offset, bytes] : wanted) {
+    if (offset < at) continue;
+    if (!used.empty() && used.back().offset + used.back().bytes == offset - at) {
+      used.back().bytes += bytes;  // A range of which a part is shared.
+    } else {
+      used.push_back({offset - at, bytes});
+    }
+  }
+  return used;
+}
+
+arena::Parts parts_of(const std::vector<Range>& ranges) {
+  arena::Parts parts{.count = std::min(ranges.size(), arena::kMostParts + 1), .ranges = {}};
+  std::copy_n(ranges.begin(), std::min(ranges.size(), arena::kMostParts), parts.ranges);
+  return parts;
+}
+
 Needs needs_of(const arena::Arena& arena, const PartOptions& options,
                const arena::Departure& departure) {
   const arena::Layout& layout = arena.layout();
@@ -262,7 +284,10 @@ Result<std::uint64_t> load_parts(arena::Arena& arena, const PartOptions& options
     if (!filled) return filled.error();
   }
   if (const auto came = arrival.came(coming); !came) return came.error();
-  if (const auto ended = arrival.end(); !ended) return ended.error();
+  const auto used = used_in(*wanted, arena.layout().private_offset(version % 2));
+  const arena::Parts fitting = parts_of(used);
+  if (!fitting.fit(arena.layout().private_bytes)) return unfit(path, "its ranges are no version's");
+  if (const auto ended = arrival.end(used); !ended) return ended.error();
   return arrival.bytes();
 }
 

@@ -27,8 +27,8 @@ std::string resumed_folder(const config::Settings& settings) {
 }
 
 std::string size_in_words(std::int32_t ranks, std::int32_t servers) {
-  return servers == 0 ? cat(ranks, " workers")
-                      : cat(ranks - servers, " workers and ", servers, " servers");
+  const std::string workers = counted(ranks - servers, "worker");
+  return servers == 0 ? workers : cat(workers, " and ", counted(servers, "server"));
 }
 
 }  // namespace
@@ -50,10 +50,9 @@ Result<Resumed> resume_by(const config::Settings& settings) {
   if (settings.resume.empty()) return resumed;
   const bool is_auto = settings.resume == kAuto;
   if (is_auto && settings.snapshot.empty()) {
-    return Error{
-        Blame::kUser,
-        "HOLDFAST_RESUME is auto, but no folder of snapshots is named: give --snapshot, or "
-        "--resume that folder"};
+    return Error{Blame::kUser,
+                 "--resume is auto, but no folder of snapshots is named: give --snapshot, or "
+                 "--resume that folder"};
   }
   const std::string folder = resumed_folder(settings);
   const auto found = snapshot::find(folder);
@@ -61,10 +60,14 @@ Result<Resumed> resume_by(const config::Settings& settings) {
   const auto only = !is_auto && is_one(settings.resume)
                         ? std::optional(std::filesystem::path(settings.resume).filename().string())
                         : std::nullopt;
+  for (const auto& half : found->half) {
+    if (is_auto) (void)snapshot::remove(folder, half);  // What can not be removed costs only room.
+  }
   const std::int32_t ranks = settings.worker_num + settings.server_num;
   for (const auto& [name, manifest] : found->whole) {
     if (only && name != *only) continue;
     if (manifest.world_size != ranks || manifest.servers != settings.server_num) {
+      if (!resumed.snapshots.empty()) break;
       return Error{Blame::kUser,
                    cat("the snapshot ", folder, '/', name, " is of a job of ",
                        size_in_words(manifest.world_size, manifest.servers), ", and this one has ",
@@ -78,12 +81,18 @@ Result<Resumed> resume_by(const config::Settings& settings) {
     }
   }
   for (const auto& sentence : found->unusable) resumed.remarks.push_back(sentence);
-  for (const auto& name : found->half) {
-    resumed.remarks.push_back(cat(folder, '/', name, " is not used: it was not finished"));
+  if (resumed.snapshots.empty() && !found->unusable.empty()) {
+    std::string why;
+    for (const auto& sentence : found->unusable) why += cat(why.empty() ? "" : "; ", sentence);
+    return Error{Blame::kUser, cat("no snapshot in ", folder, " can be used: ", why,
+                                   ". Leave --resume out to begin anew")};
+  }
+  if (resumed.snapshots.empty() && is_auto) {
+    resumed.remarks.push_back(cat("there is no snapshot in ", folder, " yet: the job begins anew"));
   }
   if (resumed.snapshots.empty() && !is_auto) {
     return Error{Blame::kUser, cat("there is no whole snapshot in ", settings.resume,
-                                   " (HOLDFAST_RESUME): name another folder, or leave it out to "
+                                   ": name another folder, or leave --resume out to "
                                    "begin anew")};
   }
   return resumed;

@@ -20,7 +20,8 @@ namespace holdfast::runtime {
 // In place of the version: the agent needs it no more, and its memory may be used again.
 inline constexpr const char* kFreePart = "free";
 
-// What a new job may begin with by HOLDFAST_RESUME, the newest first.
+// What a new job may begin with by HOLDFAST_RESUME, the newest first. With auto, what was never
+// finished in HOLDFAST_SNAPSHOT is removed: the folder is of this job, which does not run yet.
 struct Resumed {
   std::vector<wire::SnapshotName> snapshots;  // Empty: it begins anew.
   std::vector<std::string> remarks;           // Sentences for the user.

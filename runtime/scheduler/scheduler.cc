@@ -181,7 +181,6 @@ Result<bool> open_journal(Opened& opened, const Leadership* leads, std::uint64_t
   }
   const auto resumed = resume_by(settings);
   if (!resumed) return resumed.error();
-  for (const auto& remark : resumed->remarks) say(remark);
   // Stored at once: an older job's formation must not be found by our own successor.
   opened.memory.formation = wire::Formation{
       .job = settings.job, .run_id = settings.run != 0 ? settings.run : os::random_bits()};

@@ -210,6 +210,9 @@ class ArenaStore final : public StateStore {
     return {};
   }
 
+  [[nodiscard]] bool is_in_place() const override {
+    return ::access(arena_.path().c_str(), F_OK) == 0;
+  }
   [[nodiscard]] Status keep(const std::string& path) override {
     return write_part(arena_, part_options(arena_.version()), path);
   }

@@ -1,4 +1,5 @@
 // Does the work that the trainer machine gives to the training thread of a session.
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -119,6 +120,13 @@ void Session::Parts::do_work(const trainer::Repair& work) {
       }
       break;
     case wire::Act::kLoad: {
+      if (!store->is_in_place()) {
+        std::fprintf(stderr,
+                     "holdfast: the memory of this rank was removed from %s. The process ends, so "
+                     "that another one takes its place\n",
+                     identity.directory.c_str());
+        (void)::kill(::getpid(), SIGKILL);
+      }
       const std::string& name = work.order.snapshot;
       const std::string dir = folder_with(worker.settings(), name);
       if (const auto came = store->load(dir, name, work.version)) {
@@ -334,7 +342,7 @@ std::string Session::Parts::keep_part() {
     if (!former.starts_with(prefix)) continue;
     // The agent may still read one that is not free.
     const bool is_free = former == cat(prefix, kFreePart);
-    if (is_free ? ::rename(former.c_str(), path.c_str()) != 0 : true) ::unlink(former.c_str());
+    if (!is_free || ::rename(former.c_str(), path.c_str()) != 0) ::unlink(former.c_str());
   }
   const Status kept = store->keep(path);
   return kept ? "" : kept.error().what;

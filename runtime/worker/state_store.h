@@ -87,6 +87,9 @@ class StateStore {
   // Writes what this rank has to give for a snapshot of version() to a new file: its part.
   // Requires: no step is staged.
   [[nodiscard]] virtual Status keep(const std::string& /*path*/) { return not_in_snapshots(); }
+  // Whether others can find what is held. If not, no rank can exchange anything with this one any
+  // more: its host's shared memory was cleared.
+  [[nodiscard]] virtual bool is_in_place() const { return true; }
   // Gives up all that is held, and takes `version` from the snapshot `name` in the folder `dir`.
   // After an error nothing is held: kUser: the snapshot is of another program; kWorld: it can not
   // be read.

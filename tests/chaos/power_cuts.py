@@ -44,21 +44,37 @@ class Trial:
             sys.exit(f"{name} ended with {process.returncode}:\n{(self.folder / name / 'said').read_text()[-4000:]}")
         return [(self.folder / name / f"rank-{rank}").read_bytes() for rank in range(WORKERS)]
 
+    def said(self):
+        """What the newest start has said."""
+        return (self.folder / "cut" / "said").read_text().rpartition("OMP_NUM_THREADS")[2]
+
+    def check(self, at):
+        """Checks that the newest start has begun with this snapshot, as far as it has come."""
+        said = self.said()
+        if "begins anew" in said and at:
+            sys.exit(f"it has begun anew, and there was a snapshot of step {at}:\n{said}")
+        if "begins again" in said and f"begins again from the snapshot of step {at} " not in said:
+            sys.exit(f"it has begun with another snapshot than that of step {at}:\n{said}")
+
     def train(self, most):
         """Cut the power until the job has ended; return how often, and the states."""
         options = ["--snapshot", self.snapshots, "--snapshot_every", "10ms", "--resume", "auto"]
         cuts, at = 0, 0
         while True:
             process = self.start("cut", options, 1000)
-            if cuts >= most:
-                return cuts, self.bits(process, "cut")
+            wait = None if cuts >= most else self.draw.uniform(0.05, 0.9)
             try:
-                process.wait(self.draw.uniform(0.05, 0.9))
-                return cuts, self.bits(process, "cut")
+                process.wait(wait)
+                bits = self.bits(process, "cut")
+                self.check(at)
+                if at and f"snapshot of step {at} " not in self.said():
+                    sys.exit(f"it has not gone on from step {at}:\n{self.said()}")
+                return cuts, bits
             except subprocess.TimeoutExpired:
                 cut(process.pid)
                 process.wait()
             cuts += 1
+            self.check(at)
             before, at = at, newest(self.snapshots)
             if at < before:
                 sys.exit(f"after cut {cuts} the newest whole snapshot is of step {at}, and was of {before}")
