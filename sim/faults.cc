@@ -377,8 +377,8 @@ bool Faults::may_lack(Rank rank) const {
                            had(Fault::kHiccup) || had(Fault::kReset))) {
     return had_private;
   }
-  const bool needs_two = job_.setup.holders && !journal_.any_finished() && !had(Fault::kMove) &&
-                         !had(Fault::kWipeAll);
+  const bool needs_two =
+      job_.setup.holders && !journal_.any_finished() && !had(Fault::kMove) && !had(Fault::kWipeAll);
   return had_private && memory_.wipes() > (needs_two ? 1 : 0);
 }
 
@@ -437,7 +437,8 @@ bool Faults::justify(const wire::Reason& reason) const {
     case Why::kEndedEarly:
     case Why::kEndedWithoutTraining:
       return had(Fault::kEarlyExit);
-    case Why::kNoPlan:  // A private part is lost with its arena or, if it is held, with both copies.
+    case Why::kNoPlan:  // A private part is lost with its arena or, if it is held, with both
+                        // copies.
       return may_have_no_plan(reason.rank);
     case Why::kNotRepaired:
       return training_.source_lost();

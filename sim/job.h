@@ -72,8 +72,8 @@ struct Job {
   Prng prng{1};
   Instant now{};
   bool is_cut_short = false;  // By a power cut.
-  std::uint32_t struck = 0;  // The faults that have happened: a mask of bit(Fault).
-  Instant last_fault{};      // When the last fault has ended, or will end.
+  std::uint32_t struck = 0;   // The faults that have happened: a mask of bit(Fault).
+  Instant last_fault{};       // When the last fault has ended, or will end.
 
   std::deque<Worker> workers;    // Dead ones, too.
   std::deque<Connection> links;  // The Link of a Connection is its index + 1.

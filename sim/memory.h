@@ -103,7 +103,7 @@ class Memory {
   std::vector<Arena> arenas_;  // By host, then rank.
   std::map<Key, PrivatePart> private_parts_;
   std::map<std::pair<Index, Rank>, SnapshotPart> parts_;  // For snapshots, by host and rank.
-  std::vector<Rank> last_holder_of_;  // By rank; only with several hosts.
+  std::vector<Rank> last_holder_of_;                      // By rank; only with several hosts.
   std::uint32_t wipes_ = 0;
 };
 

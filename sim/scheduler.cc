@@ -251,11 +251,12 @@ void SchedulerShell::check_round() {
     if (link.worker == kNone) {
       // It was lost without a word, and others have its places.
       const auto& members = machine.members();
-      const bool is_known =
-          !job_.had(Fault::kMove) && std::none_of(members.begin(), members.end(), [&](const auto& m) {
-            return m.seat.agent == cat("agent-", link.agent);
-          });
-      if (job_.agents[link.agent].is_down && is_known) job_.checkers.violate("L6: a snapshot's round waits for a lost host");
+      const bool is_known = !job_.had(Fault::kMove) &&
+                            std::none_of(members.begin(), members.end(), [&](const auto& m) {
+                              return m.seat.agent == cat("agent-", link.agent);
+                            });
+      if (job_.agents[link.agent].is_down && is_known)
+        job_.checkers.violate("L6: a snapshot's round waits for a lost host");
       continue;
     }
     const Worker& worker = job_.workers[link.worker];

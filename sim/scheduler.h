@@ -57,7 +57,7 @@ class SchedulerShell {
   Journal& journal_;
   const Memory& memory_;
   std::map<Index, wire::Snapshot> asked_;  // By link: the newest word about a snapshot.
-  bool agent_told_end_ = false;   // An agent was told of the job's end at some time.
+  bool agent_told_end_ = false;            // An agent was told of the job's end at some time.
   bool worker_told_end_ = false;  // A worker was, by the actions that were just carried out.
   std::vector<controller::ProvenDead> proofs_;
   std::vector<controller::NotThere> not_there_;

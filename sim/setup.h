@@ -75,13 +75,13 @@ struct Setup {
   bool private_is_own = false;  // A part of each rank's state is not on all other ranks.
   bool holders = false;         // The next rank holds that part, too, as if on another host.
   std::int32_t spares = 0;
-  bool asks = true;           // The programs ask for a rank and train; else they just end well.
-  bool exchange = true;       // Ranks exchange key-values before their sessions.
-  bool bound_spares = false;  // There is one spare for each place.
-  bool rehearsals = false;    // The agents have ranks rehearsed.
-  bool snapshots = false;     // They are made,
-  Duration snapshot_every{};  // so often,
-  Version snapshot_steps = 0; // and only at multiples of so many steps; 0: at any.
+  bool asks = true;            // The programs ask for a rank and train; else they just end well.
+  bool exchange = true;        // Ranks exchange key-values before their sessions.
+  bool bound_spares = false;   // There is one spare for each place.
+  bool rehearsals = false;     // The agents have ranks rehearsed.
+  bool snapshots = false;      // They are made,
+  Duration snapshot_every{};   // so often,
+  Version snapshot_steps = 0;  // and only at multiples of so many steps; 0: at any.
   std::size_t snapshots_kept = 2;
   std::int32_t max_restarts = 100;
   std::uint32_t faults = 2;        // The most faults in a run.

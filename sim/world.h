@@ -82,11 +82,11 @@ class World {
   Agents agents_{job_, connections_, journal_, scheduler_, workers_, training_, writers_};
   Deadlines deadlines_{job_, connections_};
   Narrator narrator_{job_, scheduler_};
-  Faults faults_{job_,
-                 {connections_, journal_, memory_, scheduler_, workers_, training_, agents_, writers_,
-                  disk_},
-                 deadlines_,
-                 narrator_};
+  Faults faults_{
+      job_,
+      {connections_, journal_, memory_, scheduler_, workers_, training_, agents_, writers_, disk_},
+      deadlines_,
+      narrator_};
 
   std::uint32_t transitions_ = 0;
   std::vector<Transition> possible_;
