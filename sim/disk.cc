@@ -32,7 +32,7 @@ void Disk::remove(const std::string& name, const std::string& loaded, Checkers& 
   if (folder.is_whole && folder.number == named_) {
     checkers.violate("S9: the newest whole snapshot is removed");
   }
-  if (folder.is_whole && name == loaded && !folder.is_damaged) {
+  if (folder.is_whole && name == loaded && !is_any_damaged_) {
     checkers.violate("S9: a snapshot is removed with which the job begins again");
   }
   folders_.erase(found);

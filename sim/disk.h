@@ -39,6 +39,9 @@ class Disk {
   void remove(const std::string& name, const std::string& loaded, Checkers& checkers);
   [[nodiscard]] Folder* find(const std::string& name);  // Null: there is none.
 
+  void damage(Folder& folder) { folder.is_damaged = is_any_damaged_ = true; }
+  [[nodiscard]] bool is_any_damaged() const { return is_any_damaged_; }
+
   // What a new run may begin with: the newest first, and each older than the one before.
   [[nodiscard]] std::vector<wire::SnapshotName> whole() const;
   // The greatest version of those that are whole and readable; 0: none is.
@@ -48,6 +51,7 @@ class Disk {
  private:
   std::map<std::string, Folder> folders_;
   std::uint64_t named_ = 0;
+  bool is_any_damaged_ = false;
 };
 
 }  // namespace holdfast::sim

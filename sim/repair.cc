@@ -117,12 +117,14 @@ void Training::end(Index index, const trainer::Repair& work) {
 std::string Training::load(Worker& worker, const trainer::Repair& work) {
   Disk::Folder* folder = disk_.find(work.order.snapshot);
   if (folder == nullptr || !folder->is_whole) {
-    if (is_current(work)) {
+    // Once a newer one is whole, an older one may be removed, before the scheduler hears of that.
+    // It is asked for only if those in between can not be read.
+    if (is_current(work) && !disk_.is_any_damaged()) {
       job_.checkers.violate("S8: a rank is to load a snapshot that is not whole");
     }
     return "it is not there";
   }
-  if (!folder->is_damaged) folder->is_damaged = job_.choices.pick(2, kDamageRarity) == 1;
+  if (!folder->is_damaged && job_.choices.pick(2, kDamageRarity) == 1) disk_.damage(*folder);
   if (folder->is_damaged) return "it is damaged";
   const SnapshotPart& part = folder->parts.at(worker.rank);
   if (part.version != work.version) {
