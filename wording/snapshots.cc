@@ -3,9 +3,12 @@
 #include "base/text.h"
 
 namespace holdfast::wording {
+namespace {
 
 using wire::Reason;
 using Kind = Reason::Kind;
+
+}  // namespace
 
 std::string of_snapshot(const Reason& r) {
   const std::string who = r.rank != kNoRank ? cat("rank ", r.rank, ": ")
