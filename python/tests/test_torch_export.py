@@ -32,7 +32,6 @@ from holdfast.snapshots._export import main  # noqa: E402
 from holdfast.snapshots._safe import loads, plain  # noqa: E402
 
 pytestmark = needs_torch
-STEPS = 12
 
 
 def make(folder: Path, program: str, *words: str) -> Path:
@@ -41,7 +40,7 @@ def make(folder: Path, program: str, *words: str) -> Path:
         *(sys.executable, "-m", "holdfast", "run", "--nproc-per-node", "2"),
         *("--snapshot", str(folder / "snapshots"), "--snapshot-every", "3"),
         *("--log-dir", str(folder / "log")),
-        *(str(HERE / program), *words, str(folder), str(STEPS)),
+        *(str(HERE / program), *words, str(folder)),
     ]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "HOLDFAST_REHEARSALS": "0"}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LIMIT_S)

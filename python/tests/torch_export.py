@@ -1,6 +1,7 @@
-"""A program whose snapshots are exported: torch_export.py KIND FOLDER STEPS.
+"""A program whose snapshots are exported: torch_export.py KIND FOLDER.
 
-KIND: ddp or fsdp. Rank 0 saves after each step what a program itself would save, as FOLDER/own-N.
+KIND: ddp or fsdp. It ends when there are two snapshots in FOLDER/snapshots.
+Rank 0 saves after each step what a program itself would save, as FOLDER/own-N.
 """
 
 import sys
@@ -14,6 +15,7 @@ from typing import Any  # noqa: E402
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from everything_lost import whole  # noqa: E402
 from export_net import Net, batch, evaluate, optimizers  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
@@ -21,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 import holdfast.torch as hf  # noqa: E402
 
 
-def main(kind: str, folder: Path, steps: int) -> None:
+def main(kind: str, folder: Path) -> None:
     torch.set_num_threads(1)
     hf.init()
     torch.manual_seed(3)
@@ -51,8 +53,10 @@ def main(kind: str, folder: Path, steps: int) -> None:
         net.train()
         torch.save(own, folder / f"own-{n}")
 
-    while state.n < steps:
+    while not state.stopped:
         with state.step():
+            if len(whole(folder / "snapshots")) >= 2:
+                state.stop()
             x, y = batch(state.n, dist.get_rank())
             optimizer.zero_grad()
             loss = functional.cross_entropy(model(x), y)
@@ -65,4 +69,4 @@ def main(kind: str, folder: Path, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], Path(sys.argv[2]))

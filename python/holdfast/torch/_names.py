@@ -41,8 +41,8 @@ def names_of(kept: Kept) -> dict[str, Any]:
         }
         try:
             models[name] = _names_of_model(name, model, keys)
-        except RecursionError:  # A module holds itself: it has no state_dict() either.
-            continue
+        except Exception:  # As if a module holds itself. That is no reason not to train.
+            models[name] = [(key[2].lstrip("."), key) for key in keys.values()]
     groups = {
         name: [len(group["params"]) for group in optimizer.param_groups]
         for name, optimizer in kept.optimizers.items()
