@@ -378,8 +378,9 @@ bool Faults::may_lack(Rank rank) const {
                            had(Fault::kHiccup) || had(Fault::kReset))) {
     return had_private;
   }
-  const bool needs_two =
-      job_.setup.holders && !journal_.any_finished() && !had(Fault::kMove) && !had(Fault::kWipeAll);
+  // After a load, holders have nothing until the group has formed.
+  const bool needs_two = job_.setup.holders && !journal_.any_finished() && !had(Fault::kMove) &&
+                         !had(Fault::kWipeAll) && !journal_.has_loaded();
   return had_private && memory_.wipes() > (needs_two ? 1 : 0);
 }
 

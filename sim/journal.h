@@ -33,6 +33,10 @@ class Journal {
   // snapshot.
   [[nodiscard]] bool take_load() { return std::exchange(has_load_, false); }
 
+  // It was so at some time, and that was checked.
+  [[nodiscard]] bool has_loaded() const { return has_loaded_; }
+  void set_loaded() { has_loaded_ = true; }
+
   [[nodiscard]] bool has_ended() const {
     return formation_ && formation_->stage == wire::Stage::kEnded;
   }
@@ -53,6 +57,7 @@ class Journal {
   std::map<std::uint64_t, wire::Writer> writers_;
   std::vector<wire::Remarked> remarks_;
   bool has_load_ = false;
+  bool has_loaded_ = false;
 };
 
 }  // namespace holdfast::sim

@@ -323,6 +323,7 @@ void World::check_load() {
   if (!faults_.justify_load()) {
     job_.checkers.violate("S3: a snapshot is loaded though no version was lost");
   }
+  journal_.set_loaded();
 }
 
 // Why the agents have failed. Null: all agents that live have exited with code 0.
