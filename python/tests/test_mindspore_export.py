@@ -1,4 +1,5 @@
 """What `holdfast snapshot export` makes of a MindSpore job is loaded by real MindSpore."""
+# With --ci: whole jobs of MindSpore whose snapshots are exported.
 
 from __future__ import annotations
 

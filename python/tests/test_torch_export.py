@@ -1,4 +1,5 @@
 """What `holdfast snapshot export` makes is loaded by plain PyTorch: the same bits, and no code."""
+# With --ci: whole jobs whose snapshots are exported, each loaded by a process of its own.
 
 from __future__ import annotations
 
