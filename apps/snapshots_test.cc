@@ -296,6 +296,8 @@ TEST_F(Snapshots, AFolderThatCanNotBeWrittenCostsALine) {
   ASSERT_TRUE(job.reaches(1)) << job.output();
   std::filesystem::remove_all(folder);
   ASSERT_TRUE(os::write_file_atomically(folder, "no folder"));
+  const std::string stop = cat(HOLDFAST, " stop --job ", job.name, " >/dev/null 2>&1");
+  EXPECT_EQ(WEXITSTATUS(std::system(stop.c_str())), 1) << "the job goes on without a snapshot";
   ASSERT_EQ(job.wait(60), 0) << job.output();
   EXPECT_EQ(count(job.output(), "no snapshot of step "), 1U) << job.output();
   EXPECT_EQ(states_of(job), undisturbed());

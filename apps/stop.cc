@@ -10,7 +10,7 @@ namespace {
 
 using wire::SnapshotWord;
 
-// Why no snapshot was made; empty: it was, and is named on standard output.
+// Names the snapshot that was made, if one was. Else returns why not; empty: the job makes none.
 std::string print_made(const wire::Snapshot& answer) {
   if (answer.word != SnapshotWord::kNamed) return answer.why;
   std::printf("the snapshot of step %s (%s) is on the disk\n", cat(answer.version).c_str(),
@@ -26,9 +26,9 @@ int stop(const std::string& job, std::int64_t after_step, int timeout_s) {
   const auto asked = ask_job<wire::Snapshot>(job, order, std::chrono::seconds(timeout_s));
   if (!asked.answer) return complain(asked.why, asked.code);
   const std::string why = print_made(*asked.answer);
-  // The training may be over, or there is nothing to wait for without snapshots.
-  if (asked.answer->word == SnapshotWord::kMissed) return complain(why, 1);
-  std::printf("the job ends%s\n", why.empty() ? "" : cat(" without a new snapshot: ", why).c_str());
+  if (!why.empty()) return complain(cat("the job goes on: ", why), 1);
+  const bool makes_none = asked.answer->word == SnapshotWord::kStop;
+  std::printf("the job ends%s\n", makes_none ? ", without a snapshot: it makes none" : "");
   return 0;
 }
 
