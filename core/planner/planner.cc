@@ -144,7 +144,7 @@ Plan plan(const Table& table) {
   std::set<Version> loadable;
   if (table.finished.empty()) loadable.insert(table.snapshots.begin(), table.snapshots.end());
   if (versions.empty() && !damaged && table.reached == 0 && loadable.empty()) return begin(table);
-  std::set<Version, std::greater<>> all = versions;
+  auto all = versions;
   all.insert(loadable.begin(), loadable.end());
   Plan best;
   for (const Version version : all) {
