@@ -21,8 +21,7 @@ namespace {
 
 constexpr const char* kCommands =
     "status, explain, inject, stop, drain, move, clean, settings, run, verify, timeline, tls, "
-    "table "
-    "and snapshot";
+    "table and snapshot";
 
 void print_settings(bool markdown) {
   if (markdown) {
@@ -135,6 +134,7 @@ int run(int argc, char** argv) {
   app.footer(
       "Exit codes: 0 done; 1 not possible (said why); 2 wrong command line. Of run: see run "
       "--help.");
+
   std::string job;
   bool json = false;
   auto* status = app.add_subcommand("status", "How a running job is");

@@ -5,7 +5,6 @@
 #include <array>
 #include <cinttypes>
 #include <cstdio>
-#include <ctime>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "apps/shown.h"
 #include "base/number.h"
 #include "base/text.h"
+#include "base/utc.h"
 #include "snapshot/folder.h"
 
 namespace holdfast::apps {
@@ -31,18 +31,6 @@ std::uint64_t bytes_of(const snapshot::Manifest& manifest) {
   std::uint64_t bytes = 0;
   for (const snapshot::File& file : manifest.files) bytes += file.bytes;
   return bytes;
-}
-
-// "2026-01-31 23:59:59", in UTC.
-std::string time_text(std::int64_t unix_ms) {
-  const std::time_t seconds = unix_ms / 1000;
-  std::tm parts{};
-  char text[40];
-  if (::gmtime_r(&seconds, &parts) == nullptr ||
-      std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts) == 0) {
-    return "?";
-  }
-  return text;
 }
 
 // What is in DIR, and what is wrong with it.
@@ -89,7 +77,7 @@ void print(const Survey& survey) {
   using Row = std::array<std::string, 6>;
   std::vector<Row> rows{{"time (UTC)", "step", "ranks", "bytes", "job", "snapshot"}};
   for (const auto& [name, manifest] : survey.listing.whole) {
-    rows.push_back({time_text(manifest.unix_ms), cat(manifest.version), cat(manifest.world_size),
+    rows.push_back({utc(manifest.unix_ms / 1000), cat(manifest.version), cat(manifest.world_size),
                     cat(bytes_of(manifest)), shown(manifest.job),
                     name + (survey.is_damaged(name) ? "  (damaged)" : "")});
   }

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/number.h"
 #include "base/text.h"
 #include "os/errors.h"
 #include "os/random_bits.h"
@@ -116,9 +116,7 @@ Regions::Regions(std::string directory, int rank) : directory_(std::move(directo
 }
 
 std::string Regions::path_of(RegionId id) const {
-  char digits[17];
-  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(id));
-  return cat(directory_, "/", kRegionPrefix, digits);
+  return cat(directory_, "/", kRegionPrefix, hex(id));
 }
 
 Status Regions::make_file(Region& region, std::size_t bytes) const {

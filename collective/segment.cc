@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include <system_error>
 #include <thread>
 
+#include "base/number.h"
 #include "base/text.h"
 #include "os/errors.h"
 #include "os/files.h"
@@ -26,9 +26,7 @@ constexpr std::size_t kHalfUnit = 4096;  // Halves are whole pages: aligned for 
 constexpr const char* kPrefix = "group-";
 
 std::string file_name(const Group::Options& o) {
-  char run[17];
-  std::snprintf(run, sizeof run, "%016llx", static_cast<unsigned long long>(o.run_id));
-  return cat(kPrefix, o.generation, "-", run);
+  return cat(kPrefix, o.generation, "-", hex(o.run_id));
 }
 
 // Removes the files of this run's lower generations, which never formed. Files of other runs stay:

@@ -127,6 +127,12 @@ Result<Fd> write_locked_file(const FileName& name, std::string_view bytes, mode_
   return draft.take();
 }
 
+Status sync_folder(const std::string& path) {
+  const Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder && ::fsync(folder.get()) == 0) return {};
+  return system_error(cat("cannot sync ", path), errno);
+}
+
 Status write_file_atomically(const std::string& path, std::string_view bytes, mode_t mode) {
   const auto file = write_locked_file(path, bytes, mode);
   return file ? Status() : file.error();

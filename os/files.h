@@ -59,6 +59,9 @@ Result<std::string> read_rest(const Fd& file, const std::string& path);
 // meanwhile. The file and its folder are synced, so a power loss changes nothing either.
 Status write_file_atomically(const std::string& path, std::string_view bytes, mode_t mode = 0600);
 
+// Makes the names in a folder durable.
+[[nodiscard]] Status sync_folder(const std::string& path);
+
 // write_file_atomically() for a file that is locked (flock) before it gets its name. So nobody
 // finds it unlocked. The descriptor holds the lock, if the file system has locks.
 Result<Fd> write_locked_file(const FileName& name, std::string_view bytes, mode_t mode = 0600);

@@ -118,6 +118,10 @@ Result<Folder> Folder::make(const std::string& path, mode_t refused) {
   return make_at(AT_FDCWD, path, path, refused);
 }
 
+Status Folder::sync() const {
+  return ::fsync(get()) == 0 ? Status{} : system_error(cat("cannot sync ", path_), errno);
+}
+
 Result<Folder> Folder::sub(const std::string& name) const {
   return open_at(get(), name, cat(path_, '/', name));
 }

@@ -49,6 +49,9 @@ class [[nodiscard]] Folder {
   [[nodiscard]] Status write(const std::string& name, std::string_view bytes) const;
   [[nodiscard]] Result<Fd> write_locked(const std::string& name, std::string_view bytes) const;
 
+  // Makes the names in this folder durable.
+  [[nodiscard]] Status sync() const;
+
   // Locks a file until the descriptor is closed or this process has ended. Empty if another process
   // holds the lock, or if there can be none.
   [[nodiscard]] Fd lock(const std::string& name) const;

@@ -92,7 +92,7 @@ TEST_F(Crash, OfASnapshotLeavesItWholeOrNot) {
   const auto work = [&](const std::string& dir) {
     std::vector<File> files;
     for (Rank rank = 0; rank < 2; ++rank) {
-      const auto file = store_shard(memory / cat("shard-", rank), dir, kNew, rank, {});
+      const auto file = store_shard(memory / cat("shard-", rank), dir, kNew, rank);
       if (!file) return 1;
       files.push_back(*file);
     }
@@ -110,7 +110,7 @@ TEST_F(Crash, OfTheFirstSnapshotLeavesItWholeOrNot) {
   ASSERT_TRUE(testing::write_small(memory / "shard", 0, "new"));
   const auto work = [&](const std::string& dir) {
     const std::string deep = dir + "/and/deep";
-    const auto file = store_shard(memory / "shard", deep, kNew, 0, {});
+    const auto file = store_shard(memory / "shard", deep, kNew, 0);
     return file && name_snapshot(deep, kNew, manifest_of(2, {*file})) ? 0 : 1;
   };
   at_each_call([](const std::string&) {}, work,

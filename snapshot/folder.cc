@@ -54,22 +54,15 @@ Result<os::Folder> open_folder(const std::string& dir, const std::string& name) 
   return os::Folder::open(cat(dir, '/', name), kRefused);
 }
 
-// Makes the names in a folder durable.
-Status sync_folder(const std::string& path) {
-  const os::Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder && ::fsync(folder.get()) == 0) return {};
-  return os::system_error(cat("cannot sync ", path), errno);
-}
-
 // The names of DIR, of DIR itself, and of all above it that this user may open: somebody may have
 // made them just now.
 Status sync_from(const std::string& dir) {
-  if (Status synced = sync_folder(dir); !synced) return synced;
+  if (Status synced = os::sync_folder(dir); !synced) return synced;
   std::error_code error;
   const auto whole = std::filesystem::canonical(dir, error);
   for (auto above = whole.parent_path(); above != above.parent_path();
        above = above.parent_path()) {
-    (void)sync_folder(above);
+    (void)os::sync_folder(above);
   }
   return {};
 }
@@ -120,12 +113,12 @@ class Copy {
   std::uint64_t begun_ = 0;  // and up to here on the way.
 };
 
-Status copy(const Shard& shard, Copy& to, const std::string& path, const std::stop_token& stop) {
+Status copy(const Shard& shard, Copy& to, const std::string& path, Clock::time_point until) {
   const auto failed = [&path] { return os::system_error(cat("cannot write ", path), errno); };
   if (!to.write(0, std::as_bytes(std::span(shard.head())))) return failed();
   for (const Shard::Tensor& tensor : shard.tensors()) {
     Status copied = shard.scan(tensor, [&](std::uint64_t at, auto bytes) -> Status {
-      if (stop.stop_requested()) {
+      if (Clock::now() >= until) {
         return Error{Blame::kWorld, cat("writing ", path, " was given up")};
       }
       return to.write(at, bytes) ? Status() : failed();
@@ -254,7 +247,7 @@ std::string path_of(const std::string& dir, const std::string& name, Rank rank) 
 }
 
 Result<File> store_shard(const std::string& from, const std::string& dir, const std::string& name,
-                         Rank rank, const std::stop_token& stop) {
+                         Rank rank, Clock::time_point until) {
   if (Status right = check_name(name); !right) return right.error();
   const auto shard = Shard::open(from);
   if (!shard) return shard.error();
@@ -265,11 +258,9 @@ Result<File> store_shard(const std::string& from, const std::string& dir, const 
   os::Draft draft({folder->get(), folder->path(), file_of(rank)}, 0600);
   if (draft.get() < 0) return os::system_error(cat("cannot write ", path), errno);
   Copy to(draft.get());
-  if (Status copied = copy(*shard, to, path, stop); !copied) return copied.error();
+  if (Status copied = copy(*shard, to, path, until); !copied) return copied.error();
   if (!draft.publish()) return os::system_error(cat("cannot write ", path), errno);
-  if (::fsync(folder->get()) != 0) {
-    return os::system_error(cat("cannot sync ", folder->path()), errno);
-  }
+  if (Status synced = folder->sync(); !synced) return synced.error();
   return File{.rank = rank, .bytes = shard->bytes(), .digest = shard->digest()};
 }
 
@@ -370,14 +361,12 @@ Status remove(const std::string& dir, const std::string& name) {
                                    ", which is none of a snapshot's files; it is left alone")};
   }
   if (Status removed = folder->remove(kManifest); !removed) return removed;
-  if (::fsync(folder->get()) != 0) {
-    return os::system_error(cat("cannot sync ", folder->path()), errno);
-  }
+  if (Status synced = folder->sync(); !synced) return synced;
   if (Status cleared = folder->clear(); !cleared) return cleared;
   if (::rmdir(folder->path().c_str()) != 0 && errno != ENOENT) {
     return os::system_error(cat("cannot remove ", folder->path()), errno);
   }
-  return sync_folder(dir);
+  return os::sync_folder(dir);
 }
 
 }  // namespace holdfast::snapshot

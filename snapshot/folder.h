@@ -7,8 +7,8 @@
 // what it should be.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
-#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -46,10 +46,11 @@ struct Manifest {
 // Copies the shard `from` to its place in DIR/NAME, and makes folders that are missing. Checks all
 // digests on the way. Takes a few megabytes of memory, however long it is, and little of the page
 // cache. Requires: DIR/NAME has no manifest yet. Error: the shard is damaged, it could not be
-// written, or `stop` has asked to end.
+// written, or not until `until`, which is looked at between blocks.
+using Clock = std::chrono::steady_clock;
 [[nodiscard]] Result<File> store_shard(const std::string& from, const std::string& dir,
                                        const std::string& name, Rank rank,
-                                       const std::stop_token& stop);
+                                       Clock::time_point until = Clock::time_point::max());
 
 // Writes the manifest: from here on it is a snapshot. Error: a file is not there, as in a folder
 // that not all hosts share.

@@ -107,7 +107,7 @@ TEST_F(Snapshots, AreFoundOnlyWhereTheyMayBe) {
 TEST_F(Snapshots, HavePlainNames) {
   for (const std::string name : {"", ".", "..", "../a1", "a1/b", "A1", "a1 ", "a\n", "x"}) {
     EXPECT_FALSE(is_name(name));
-    EXPECT_TRUE(has(why_not(store_shard(shard, dir, name, 0, {})), "is no name of a snapshot"));
+    EXPECT_TRUE(has(why_not(store_shard(shard, dir, name, 0)), "is no name of a snapshot"));
     EXPECT_TRUE(has(why_not(name_snapshot(dir, name, {})), "is no name of a snapshot"));
     EXPECT_TRUE(has(why_not(read_manifest(dir, name)), "is no name of a snapshot"));
     EXPECT_TRUE(has(why_not(remove(dir, name)), "is no name of a snapshot"));
@@ -124,7 +124,7 @@ TEST_F(Snapshots, OfOthersAreLeftAlone) {
     EXPECT_TRUE(has(why_not(remove(dir, "a1")), why));
     EXPECT_TRUE(has(why_not(name_snapshot(dir, "a1", manifest_of(1, {}))), why));
     EXPECT_TRUE(write_small(shard, 0, "x"));
-    EXPECT_TRUE(has(why_not(store_shard(shard, dir, "a1", 0, {})), why));
+    EXPECT_TRUE(has(why_not(store_shard(shard, dir, "a1", 0)), why));
     const auto listing = find(dir);
     EXPECT_TRUE(listing->whole.empty());
     ASSERT_EQ(listing->unusable.size(), 1U);
@@ -149,7 +149,7 @@ TEST_F(Snapshots, AreNamedOnlyWhenAllIsThere) {
   EXPECT_TRUE(has(why_not(name_snapshot(dir, "a1", manifest_of(1, {{0, 5, 6}}))),
                   cat("cannot write ", manifest(), ": No such file")));
   ASSERT_TRUE(write_small(shard, 0, "x"));
-  const auto file = store_shard(shard, dir, "a1", 0, {});
+  const auto file = store_shard(shard, dir, "a1", 0);
   ASSERT_TRUE(file) << file.error().what;
   EXPECT_EQ(find(dir)->half, std::vector<std::string>{"a1"});
   File other = *file;
@@ -170,15 +170,13 @@ TEST_F(Snapshots, AreOfShardsThatAreRight) {
   std::string text = *os::read_file(shard);
   text.back() = '!';
   write_text(shard, text);
-  EXPECT_TRUE(has(why_not(store_shard(shard, dir, "a1", 0, {})),
+  EXPECT_TRUE(has(why_not(store_shard(shard, dir, "a1", 0)),
                   cat(shard, " is damaged, or no shard of a snapshot: its tensor `moments` is")));
   write_text(shard, std::string(text.size(), '\0'));  // As a worker leaves it that is killed.
-  EXPECT_TRUE(has(why_not(store_shard(shard, dir, "a1", 0, {})), "its header is not as it was"));
-  EXPECT_TRUE(has(why_not(store_shard(folder / "none", dir, "a1", 0, {})), "cannot open"));
+  EXPECT_TRUE(has(why_not(store_shard(shard, dir, "a1", 0)), "its header is not as it was"));
+  EXPECT_TRUE(has(why_not(store_shard(folder / "none", dir, "a1", 0)), "cannot open"));
   ASSERT_TRUE(write_small(shard, 0, "x"));
-  std::stop_source stop;
-  stop.request_stop();
-  EXPECT_TRUE(has(why_not(store_shard(shard, dir, "a1", 0, stop.get_token())),
+  EXPECT_TRUE(has(why_not(store_shard(shard, dir, "a1", 0, Clock::now())),
                   cat("writing ", path_of(dir, "a1", 0), " was given up")));
   EXPECT_TRUE(os::names_in(cat(dir, "/a1")).empty());
 }
@@ -190,7 +188,7 @@ TEST_F(Snapshots, MayBeLarge) {
   const std::string small = "small";
   const Piece pieces[]{{"a", testing::bytes_of(large)}, {"b", testing::bytes_of(small)}};
   ASSERT_TRUE(write_shard(shard, {}, pieces));
-  const auto file = store_shard(shard, dir, "a1", 0, {});
+  const auto file = store_shard(shard, dir, "a1", 0);
   ASSERT_TRUE(file) << file.error().what;
   ASSERT_TRUE(name_snapshot(dir, "a1", manifest_of(1, {*file})));
   EXPECT_TRUE(verify(dir, "a1"));
@@ -290,7 +288,7 @@ TEST_F(Snapshots, StayAsTheyAreIfThereIsNoRoom) {
   ASSERT_TRUE(write_shard(shard, {}, {&piece, 1}));
   const auto result = os::on_a_tmpfs(dir, "size=2m,mode=0700", [&] {
     if (!snap(dir, "a1", 1)) return 1;
-    const std::string why = why_not(store_shard(shard, dir, "a2", 0, {}));
+    const std::string why = why_not(store_shard(shard, dir, "a2", 0));
     if (!has(why, cat("cannot write ", path_of(dir, "a2", 0), ": No space left on device")))
       return 2;
     if (!os::names_in(cat(dir, "/a2")).empty()) return 3;
@@ -301,7 +299,7 @@ TEST_F(Snapshots, StayAsTheyAreIfThereIsNoRoom) {
   }
   // Room for the shards, and too little for a manifest.
   ASSERT_TRUE(write_small(shard, 0, "x"));
-  const auto file = store_shard(shard, dir, "a2", 0, {});
+  const auto file = store_shard(shard, dir, "a2", 0);
   ASSERT_TRUE(file);
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -309,7 +307,7 @@ TEST_F(Snapshots, StayAsTheyAreIfThereIsNoRoom) {
   const auto handler = ::signal(SIGXFSZ, SIG_IGN);
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &lower), 0);
   const std::string why = why_not(name_snapshot(dir, "a2", manifest_of(2, {*file})));
-  const std::string why_again = why_not(store_shard(shard, dir, "a2", 0, {}));
+  const std::string why_again = why_not(store_shard(shard, dir, "a2", 0));
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   ::signal(SIGXFSZ, handler);
   EXPECT_TRUE(has(why, cat("cannot write ", manifest("a2"), ": File too large"))) << why;

@@ -190,6 +190,11 @@ bool Shard::read_header(const std::string& text) {
   return true;
 }
 
+std::string Shard::about(const std::string& key) const {
+  const auto found = about_.find(key);
+  return found == about_.end() ? "" : found->second;
+}
+
 const Shard::Tensor* Shard::find(const std::string& name) const {
   const auto found = std::find_if(tensors_.begin(), tensors_.end(),
                                   [&name](const Tensor& one) { return one.name == name; });

@@ -48,6 +48,7 @@ class Shard {
   [[nodiscard]] static Result<Shard> open(const std::string& path);
 
   [[nodiscard]] const About& about() const { return about_; }
+  [[nodiscard]] std::string about(const std::string& key) const;  // Empty: it does not say.
   // In the order in which they lie, one behind the other up to the end.
   [[nodiscard]] const std::vector<Tensor>& tensors() const { return tensors_; }
   [[nodiscard]] const Tensor* find(const std::string& name) const;  // nullptr: there is none.

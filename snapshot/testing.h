@@ -5,7 +5,6 @@
 
 #include <fstream>
 #include <span>
-#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -65,7 +64,7 @@ inline Status snap(const std::string& dir, const std::string& name, Version vers
     const std::string from = memory / cat("shard-", rank);
     if (Status written = write_small(from, rank, cat("version ", version)); !written)
       return written;
-    const auto file = store_shard(from, dir, name, rank, {});
+    const auto file = store_shard(from, dir, name, rank);
     if (!file) return file.error();
     files.push_back(*file);
   }

@@ -1,6 +1,5 @@
 #include "table/saved_file.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -193,12 +192,7 @@ Status NewFile::publish(const std::string& head) {
   const bool is_whole =
       os::write_at(draft_.get(), 0, bytes) && ::fsync(draft_.get()) == 0 && draft_.publish();
   if (!is_whole) return failed();
-  const std::string above = os::folder_of(path_);
-  const os::Fd folder(::open(above.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder || ::fsync(folder.get()) != 0) {
-    return os::system_error(cat("cannot sync ", above), errno);
-  }
-  return {};
+  return os::sync_folder(os::folder_of(path_));
 }
 
 }  // namespace holdfast::table

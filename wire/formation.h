@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/number.h"
+#include "base/text.h"
 #include "wire/reason.h"
 
 namespace holdfast::wire {
@@ -93,11 +95,7 @@ struct SnapshotName {
 // Each snapshot has a name of its own. Generation 0: the last one of a job that has ended.
 [[nodiscard]] inline std::string name_of_snapshot(std::uint64_t run_id, Generation generation,
                                                   Version version) {
-  std::string name(16, '0');
-  for (std::size_t i = 0; i < name.size(); ++i) {
-    name[i] = "0123456789abcdef"[(run_id >> (60 - 4 * i)) & 15];
-  }
-  return name + '-' + std::to_string(generation) + '-' + std::to_string(version);
+  return cat(hex(run_id), '-', generation, '-', version);
 }
 
 // The most remarks of a job: all that come later are left out.

@@ -2,6 +2,7 @@
 // and reads them as protobuf; wire/*.proto say the same for other languages.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -140,6 +141,11 @@ inline constexpr std::string_view kAgain = "again";
   return verdict <= Verdict::kWrong;
 }
 inline constexpr std::size_t kMaxSentenceBytes = 2000;
+// As much of a text as a message takes.
+[[nodiscard]] inline std::string sentence(std::string text) {
+  text.resize(std::min(text.size(), kMaxSentenceBytes));
+  return text;
+}
 struct RehearsalState {
   std::string node_id;
   Verdict verdict = Verdict::kEqual;

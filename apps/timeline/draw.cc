@@ -1,13 +1,13 @@
 #include "apps/timeline/draw.h"
 
 #include <algorithm>
-#include <ctime>
 #include <utility>
 #include <vector>
 
 #include "apps/timeline/chart.h"
 #include "apps/timeline/svg.h"
 #include "base/text.h"
+#include "base/utc.h"
 
 namespace holdfast::apps::timeline {
 namespace {
@@ -32,12 +32,7 @@ double draw_title(Svg& svg, const History& history, std::size_t hidden) {
            14);
   std::string caption = cat("The first event is second 0");
   if (history.wall_ns > 0) {
-    const std::time_t seconds = history.wall_ns / 1'000'000'000;
-    char text[64];
-    std::tm utc{};
-    ::gmtime_r(&seconds, &utc);
-    std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &utc);
-    caption += cat(": ", text, " by the wall clock");
+    caption += cat(": ", utc(history.wall_ns / 1'000'000'000), " UTC by the wall clock");
   }
   caption += cat(". The last one came ", duration(history.to_ns - history.from_ns), " later.");
   if (hidden > 0) caption += cat(" ", phrase(hidden, "lane is", "lanes are"), " not shown.");

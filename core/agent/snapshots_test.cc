@@ -20,6 +20,9 @@ class SnapshotFirst : public AgentTest {
     EXPECT_EQ(std::get<wire::Snapshot>(said_[0]).word, wire::SnapshotWord::kAsk);
     EXPECT_EQ(told_.back().kind, Reason::Kind::kSnapshotFirst);
   }
+  void all_die() {
+    for (const char* node : {"w0", "w1", kSchedulerNode}) dies(at(node), 143);
+  }
   void hear(wire::SnapshotWord word) {
     step(Received{wire::Snapshot{.word = word, .version = 7, .name = "7", .why = "no room"}});
   }
@@ -32,9 +35,7 @@ TEST_F(SnapshotFirst, AnInterruptWaitsForASnapshot) {
   hear(wire::SnapshotWord::kNamed);
   EXPECT_EQ(told_.back().kind, Reason::Kind::kSnapshotMade);
   EXPECT_EQ(killed_.size(), 2U);
-  dies(at("w0"), 143);
-  dies(at("w1"), 143);
-  dies(at(kSchedulerNode), 143);
+  all_die();
   ASSERT_TRUE(exit_.has_value());
   EXPECT_EQ(exit_->code, 143);
 }
@@ -76,7 +77,7 @@ TEST_F(SnapshotFirst, WhatIsLeftIsUnsavedAfterAStep) {
     step(LinkUp{});
     if (made > 0) step(Received{wire::JobProgress{1, made}});
     step(Interrupted{15});
-    for (const char* node : {"w0", "w1", kSchedulerNode}) dies(at(node), 143);
+    all_die();
     ASSERT_TRUE(exit_.has_value());
     EXPECT_EQ(exit_->is_unsaved, made > 0);
   }
@@ -88,9 +89,7 @@ TEST_F(SnapshotFirst, AnOrderToStopIsAnInterrupt) {
   step(Received{wire::JobProgress{1, 5}});
   hear(wire::SnapshotWord::kStop);
   EXPECT_EQ(killed_.size(), 2U);
-  dies(at("w0"), 143);
-  dies(at("w1"), 143);
-  dies(at(kSchedulerNode), 143);
+  all_die();
   ASSERT_TRUE(exit_.has_value());
   EXPECT_EQ(exit_->code, 143);
   EXPECT_FALSE(exit_->is_unsaved) << "one was made for it";

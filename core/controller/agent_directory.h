@@ -84,6 +84,13 @@ class AgentDirectory {
   void set_untold(Link link) { untold_.insert(link); }
   [[nodiscard]] std::set<Link> take_untold() { return std::exchange(untold_, {}); }
 
+  // The agent's host counts as lost.
+  void set_silent(Agent& agent) {
+    agent.is_silent = true;
+    if (const Link link = link_of(agent.agent_id); link != 0) silenced_.insert(link);
+  }
+  [[nodiscard]] std::set<Link> take_silenced() { return std::exchange(silenced_, {}); }
+
  private:
   void forget_link(const std::string& agent_id, Link link);
 
@@ -93,6 +100,7 @@ class AgentDirectory {
   std::map<std::string, PlaceWord> words_;  // By node id.
   std::set<Link> askers_;                   // Agents whose `asks` are not empty.
   std::set<Link> untold_;
+  std::set<Link> silenced_;
 };
 
 }  // namespace holdfast::controller

@@ -180,7 +180,7 @@ void HostWatch::check_host(Agent& agent, std::set<Rank>& lost) {
     if (!is_silent_for_long(agent)) return;
   }
   const std::set<Rank> ranks = roster_.owned_by(agent.agent_id);
-  agent.is_silent = true;
+  agents_.set_silent(agent);
   // Places whose processes were lost before become free as well: nobody else would start
   // successors.
   owners_.free_places(agent);

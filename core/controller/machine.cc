@@ -78,6 +78,7 @@ Actions Machine::step(Instant now, const Event& event) {
   job_.now = now;
   std::visit([&](const auto& e) { on(e); }, event);
   for (const Link link : job_.connections.take_dismissed()) forget_agent(link);
+  for (const Link link : job_.agents.take_silenced()) snapshots_.lost(link);
   snapshots_.go_on();
   return job_.outbox.take();
 }
@@ -300,6 +301,7 @@ void Machine::receive(Link link, const wire::AgentState& m) {
 void Machine::forget_agent(Link link) {
   auto agent = job_.agents.remove(link);
   if (!agent) return;
+  snapshots_.lost(link);
   owners_.set_changed();
   if (!agent->is_silent) hosts_.miss(*std::move(agent));
 }

@@ -1,6 +1,7 @@
 #include "core/controller/recovery.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/controller/belief.h"
 #include "core/planner/planner.h"
@@ -46,16 +47,15 @@ void Recovery::receive(Link link, const wire::Report& said_here) {
   wire::Report m = said_here;
   if (m.generation != formation_.generation || roster_.at(rank).seat.finished) return;
   if (m.held.size() > roster_.members().size()) m.held.resize(roster_.members().size());  // P44
-  if (roster_.at(rank).seat.moved) {
+  const bool has_moved = roster_.at(rank).seat.moved;
+  if (has_moved) {
     rendezvous_.set_moved(rank);
     // The memory here may hold what the rank left on an earlier stay. That only shows how far the
     // job was.
     if (m.version != kNoVersion) formation_.reached = std::max(formation_.reached, m.version);
-    m.version = m.staged = kNoVersion;
-    m.held.clear();
   }
-  if (formation_.loads && m.version != formation_.version) {
-    // What it still has is to be given up for the snapshot.
+  // If the job begins again with a snapshot, what the rank still has is to be given up.
+  if (has_moved || (formation_.loads && m.version != formation_.version)) {
     m.version = m.staged = kNoVersion;
     m.held.clear();
   }
@@ -263,7 +263,7 @@ void Recovery::receive(Link link, const wire::Remark& m) {
   remark.rank = rank;
   remark.pid = roster_.at(rank).seat.pid;
   remark.host = roster_.at(rank).seat.host;
-  if (remark.detail.size() > wire::kMaxSentenceBytes) remark.detail.resize(wire::kMaxSentenceBytes);
+  remark.detail = wire::sentence(std::move(remark.detail));
   remarks_.tell(rank, remark);
 }
 

@@ -17,6 +17,7 @@ constexpr Version kMostAhead = Version{1} << 20;
 constexpr Version kLeastAhead = 2;
 constexpr Duration kLeastTimeToWrite = std::chrono::minutes(10);
 constexpr Duration kBetweenTold = std::chrono::hours(1);
+constexpr Duration kBetweenTries = std::chrono::seconds(1);
 
 // The newest one on record stays until the next one is on record, too. The word that the next one
 // is whole may be lost.
@@ -30,10 +31,7 @@ wire::Snapshot Snapshots::word(SnapshotWord word) const {
   return {.word = word,
           .generation = generation_,
           .version = version_,
-          .name = word == SnapshotWord::kTake ? "" : name_,
-          .files = {},
-          .old = {},
-          .why = {}};
+          .name = word == SnapshotWord::kTake ? "" : name_};
 }
 
 // Once a rank has ended its training, it gives nothing any more.
@@ -44,7 +42,7 @@ bool Snapshots::may_begin() const {
 
 std::optional<Instant> Snapshots::deadline() const {
   if (state_ == State::kWriting || state_ == State::kNaming) return written_by_;
-  return state_ == State::kIdle && !again_ && may_begin() ? next_ : std::nullopt;
+  return state_ == State::kIdle && may_begin() ? next_ : std::nullopt;
 }
 
 // A lost host may not end its connections.
@@ -56,7 +54,7 @@ bool Snapshots::is_heard(Link link) const {
 // The round is in vain, and the next one is due at once.
 void Snapshots::drop() {
   state_ = State::kIdle;
-  again_ = true;
+  next_ = job_.now;
 }
 
 // Whether somebody asks for one of a step that is near.
@@ -76,11 +74,7 @@ void Snapshots::go_on() {
   // again with an older one, its steps are made again: then a later one is of no use any more.
   if ((state_ == State::kTaking && !runs) || (state_ != State::kIdle && job_.formation.loads))
     drop();
-  const bool writes = state_ == State::kWriting || state_ == State::kNaming;
-  if (writes && std::any_of(waits_for_.begin(), waits_for_.end(),
-                            [&](Link link) { return !is_heard(link); })) {
-    drop();
-  } else if (writes && job_.now >= written_by_) {
+  if ((state_ == State::kWriting || state_ == State::kNaming) && job_.now >= written_by_) {
     give_up(kNoRank, "", "the disk has not taken it in time");
   }
   if (!may_begin()) return;
@@ -88,11 +82,10 @@ void Snapshots::go_on() {
   const bool is_far = state_ == State::kTaking && version_ > job_.roster.newest_version() + ahead_;
   if (state_ != State::kIdle && !(is_far && is_asked())) return;
   if (!next_) next_ = job_.now + job_.options.snapshots.every;
-  if (again_ || job_.now >= *next_ || is_asked()) begin();
+  if (job_.now >= *next_ || is_asked()) begin();
 }
 
 void Snapshots::begin() {
-  again_ = false;
   next_ = job_.now + job_.options.snapshots.every;
   generation_ = job_.formation.generation;
   version_ = job_.roster.newest_version() + ahead_;
@@ -108,12 +101,13 @@ void Snapshots::begin() {
   for (const Member& member : job_.roster.each()) {
     const Link agent = job_.agents.link_of(member.seat.agent);
     if (member.seat.agent.empty()) {
+      next_ = std::max(*next_, job_.now + kBetweenTries);
       return give_up(member.rank, member.seat.host,
                      "no agent has started its process, and agents write snapshots: use msrun or "
                      "holdfast run");
     }
     if (member.link == 0 || !is_heard(agent)) {  // It is coming back, or will be replaced.
-      next_ = job_.now + std::chrono::seconds(1);
+      next_ = job_.now + kBetweenTries;
       return;
     }
     waits_for_.insert(member.link);
@@ -174,6 +168,10 @@ void Snapshots::answer(SnapshotWord word, const std::string& why) {
 
 void Snapshots::closed(Link link) {
   asks_.erase(link);
+  lost(link);
+}
+
+void Snapshots::lost(Link link) {
   if (state_ != State::kIdle && waits_for_.contains(link)) drop();
 }
 
@@ -243,6 +241,7 @@ void Snapshots::name_it() {
     order.old.push_back(known[i].name);
   }
   const Link agent = asked_.begin()->first;
+  if (!is_heard(agent)) return drop();
   waits_for_.insert(agent);
   job_.send(agent, std::move(order));
 }
@@ -268,8 +267,7 @@ void Snapshots::give_up(Rank rank, const std::string& host, const std::string& w
               .rank = rank,
               .version = version_,
               .host = host,
-              .detail = why};
-  if (told.detail.size() > wire::kMaxSentenceBytes) told.detail.resize(wire::kMaxSentenceBytes);
+              .detail = wire::sentence(why)};
   remarks_.tell(rank, told);
 }
 

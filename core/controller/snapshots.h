@@ -26,6 +26,7 @@ class Snapshots {
 
   void receive(Link link, const wire::Snapshot& m);
   void closed(Link link);
+  void lost(Link link);  // The host of the agent at this link counts as lost, or it has left.
   void go_on();  // After every event: begins a round that is due, and ends one that is in vain.
   [[nodiscard]] std::optional<Instant> deadline() const;
   // Whose answers the round under way waits for; empty: there is none.
@@ -72,7 +73,6 @@ class Snapshots {
   std::map<Link, Ask> asks_;     // Of whom waits for one.
   Instant written_by_{};         // While kWriting and kNaming: the round is given up then.
   std::optional<Instant> told_;  // When users were told last that one has failed.
-  bool again_ = false;           // The last round was in vain, so the next is due at once.
 };
 
 }  // namespace holdfast::controller

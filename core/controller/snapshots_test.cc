@@ -88,6 +88,22 @@ class SnapshotsTest : public ControllerTest {
   void take_all() {
     for (Link link = 1; link <= 3; ++link) answer(link, SnapshotWord::kTaken);
   }
+  // The ranks come to a new generation, and rank 2 has nothing any more.
+  void lose_rank_2(Version version_of_others) {
+    step(Received{2, wire::GroupLost{machine_->generation()}});
+    for (Link link = 1; link <= 2; ++link) {
+      step(Received{
+          link, wire::Report{machine_->generation(), version_of_others, version_of_others, true}});
+    }
+    step(Received{3, wire::Report{machine_->generation(), kNoVersion, kNoVersion, true}});
+  }
+  void find_unreadable(Link link) {
+    step(Received{link, wire::Snapshot{.word = SnapshotWord::kUnreadable,
+                                       .generation = machine_->generation(),
+                                       .version = 70,
+                                       .name = "b-70",
+                                       .why = "it is damaged"}});
+  }
   void make_one() {
     take_all();
     answer(90, SnapshotWord::kWritten);
@@ -263,6 +279,19 @@ TEST_F(SnapshotsTest, WithoutAnAgentThereIsNone) {
   EXPECT_EQ(remarks_[0].what.kind, Reason::Kind::kSnapshotFailed);
 }
 
+// By steps, the next one is due as soon as there is none.
+TEST_F(SnapshotsTest, WithoutAnAgentItIsNotTriedAgainAtOnce) {
+  options_.snapshots = {.wanted = true, .every = {}, .steps = 100, .keep = 2};
+  begin_job();
+  for (Link link = 1; link <= 3; ++link) come(link, who(cat("w", link), 10 * link));
+  report_all(kNoVersion, kNoVersion);
+  repair_all();
+  progress_all(1);
+  ASSERT_EQ(remarks_.size(), 1U);
+  ASSERT_TRUE(machine_->deadline());
+  EXPECT_GT(*machine_->deadline(), now_);
+}
+
 // ---- On request ---------------------------------------------------------------------------------
 
 TEST_F(SnapshotsTest, WhoAsksHearsWhenItIsWhole) {
@@ -412,13 +441,7 @@ TEST_F(SnapshotsTest, OneThatCanNotBeReadMakesRoomForTheOlderOne) {
   come_all();
   report_all(kNoVersion, kNoVersion);
   step(Received{1, wire::Repaired{machine_->generation()}});
-  step(Received{2, wire::Snapshot{.word = SnapshotWord::kUnreadable,
-                                  .generation = machine_->generation(),
-                                  .version = 70,
-                                  .name = "b-70",
-                                  .files = {},
-                                  .old = {},
-                                  .why = "it is damaged"}});
+  find_unreadable(2);
   EXPECT_EQ(machine_->stage(), Stage::kStopping);
   step(Received{1, wire::Report{machine_->generation(), 70, 70, true}});
   step(Received{2, wire::Report{machine_->generation(), kNoVersion, kNoVersion, true}});
@@ -432,15 +455,7 @@ TEST_F(SnapshotsTest, WithoutAnOlderOneTheJobEnds) {
   begin_job({{70, "b-70"}});
   come_all();
   report_all(kNoVersion, kNoVersion);
-  for (Link link = 1; link <= 3; ++link) {
-    step(Received{link, wire::Snapshot{.word = SnapshotWord::kUnreadable,
-                                       .generation = machine_->generation(),
-                                       .version = 70,
-                                       .name = "b-70",
-                                       .files = {},
-                                       .old = {},
-                                       .why = "it is damaged"}});
-  }
+  for (Link link = 1; link <= 3; ++link) find_unreadable(link);
   report_all(kNoVersion, kNoVersion);
   ASSERT_TRUE(end_);
   EXPECT_EQ(end_->reason.kind, Reason::Kind::kNoPlan);
@@ -457,10 +472,7 @@ TEST_F(SnapshotsTest, TheLastRungIsTakenOnlyIfTheRanksCanNotDoBetter) {
   EXPECT_EQ(machine_->head().version, 9U);
   EXPECT_EQ(machine_->stage(), Stage::kRunning) << "all kept what they had";
   progress_all(10);
-  step(Received{2, wire::GroupLost{machine_->generation()}});
-  step(Received{1, wire::Report{machine_->generation(), 10, 10, true}});
-  step(Received{2, wire::Report{machine_->generation(), 10, 10, true}});
-  step(Received{3, wire::Report{machine_->generation(), kNoVersion, kNoVersion, true}});
+  lose_rank_2(10);
   ASSERT_EQ(machine_->stage(), Stage::kRepairing);
   EXPECT_EQ(machine_->head().version, 3U) << "rank 2's private part is gone";
   EXPECT_EQ(at(Stage::kRepairing, 1)->order.act, wire::Act::kLoad);
@@ -478,10 +490,7 @@ TEST_F(SnapshotsTest, ARoundIsGivenUpOnceTheJobBeginsAgainWithAnOlderOne) {
   wait(seconds(30));
   take_all();
   wire::Snapshot late = *told(90);
-  step(Received{2, wire::GroupLost{machine_->generation()}});
-  step(Received{1, wire::Report{machine_->generation(), 13, 13, true}});
-  step(Received{2, wire::Report{machine_->generation(), 13, 13, true}});
-  step(Received{3, wire::Report{machine_->generation(), kNoVersion, kNoVersion, true}});
+  lose_rank_2(13);
   ASSERT_EQ(machine_->head().version, 3U);
   answer(90, SnapshotWord::kWritten);
   EXPECT_EQ(told(90)->word, SnapshotWord::kWrite);
@@ -503,10 +512,7 @@ TEST_F(SnapshotsTest, WhatIsToBeGivenUpNeverComesBack) {
     wait(seconds(30));
     make_one();
     progress_all(8);
-    step(Received{2, wire::GroupLost{machine_->generation()}});
-    step(Received{1, wire::Report{machine_->generation(), 9, 9, true}});
-    step(Received{2, wire::Report{machine_->generation(), 9, 9, true}});
-    step(Received{3, wire::Report{machine_->generation(), kNoVersion, kNoVersion, true}});
+    lose_rank_2(9);
     ASSERT_EQ(machine_->head().version, 3U);
   }
   // A scheduler that takes over in the midst of it knows it, too.

@@ -174,16 +174,13 @@ void Recovery::on(const Repaired& e) {
 }
 
 // There may be an older snapshot, so the job need not end.
-void Recovery::say_unreadable(std::string why) {
+void Recovery::say_unreadable(const std::string& why) {
   training_.enter(State::kParked);
-  if (why.size() > wire::kMaxSentenceBytes) why.resize(wire::kMaxSentenceBytes);
   training_.say(wire::Snapshot{.word = wire::SnapshotWord::kUnreadable,
                                .generation = repair_.generation,
                                .version = repair_.version,
                                .name = repair_.order.snapshot,
-                               .files = {},
-                               .old = {},
-                               .why = std::move(why)});
+                               .why = wire::sentence(why)});
   if (repair_.generation < training_.stopped_for) report();
   rest();
 }

@@ -39,7 +39,7 @@ class Recovery {
   void rest();
   void carry_out(const Assigned& order);
   void repair(Repair work);
-  void say_unreadable(std::string why);
+  void say_unreadable(const std::string& why);
   void go(const Assigned& order);
   void unstage();
   [[nodiscard]] bool is_at_rest() const;

@@ -105,10 +105,7 @@ void StepCommit::say(wire::SnapshotWord word, const SnapshotAsked& asked, std::s
   training_.say(wire::Snapshot{.word = word,
                                .generation = asked.generation,
                                .version = asked.version,
-                               .name = {},
-                               .files = {},
-                               .old = {},
-                               .why = std::move(why)});
+                               .why = wire::sentence(std::move(why))});
 }
 
 void StepCommit::met(Outcome outcome, const std::string& why) {

@@ -50,6 +50,11 @@ Duration grace_of(const config::Settings& settings) {
   return settings.snapshot.empty() ? kGrace : std::min<Duration>(kGrace, settings.grace / 2);
 }
 
+// What is left of the grace for a snapshot.
+Duration time_to_save(const config::Settings& settings) {
+  return settings.grace - grace_of(settings);
+}
+
 // Carries out what the agent machine decides, and tells it what happens.
 class Agent {
  public:
@@ -175,7 +180,7 @@ agent::Options machine_options(const AgentOptions& options, const Launch& launch
       // On one host the agent itself saves what its processes have left.
       .snapshot_patience = launch.settings.snapshot.empty() || has_all(options)
                                ? Duration{}
-                               : launch.settings.grace - grace_of(launch.settings)};
+                               : time_to_save(launch.settings)};
   if (options.spare_host) {
     made.spare_host = true;
     made.spares = options.local_worker_num;
@@ -445,7 +450,7 @@ Status take_folder(const AgentOptions& options, Launch& launch) {
 // hosts, not all of it is here.
 void leave_snapshot(const AgentOptions& options, const Launch& launch) {
   if (launch.settings.snapshot.empty() || !has_all(options)) return;
-  const Duration time = launch.settings.grace - grace_of(launch.settings);
+  const Duration time = time_to_save(launch.settings);
   options.terminal->say(cat("saves the last step that was made in ", launch.settings.snapshot,
                             ", within ", time / 1s, " s"));
   const auto left = leave_last_snapshot(snapshot_options(options, launch), time);

@@ -101,8 +101,7 @@ void Inspector::begin(Subject subject) try {
     const std::string stack = launcher->stack_in(printed);
     if (!stack.empty())
       report += cat(" Its stack, innermost first: ", stack, ". More: ", subject.log);
-    report = printable(report);
-    report.resize(std::min(report.size(), wire::kMaxSentenceBytes));
+    report = wire::sentence(printable(report));
     {
       const std::lock_guard lock(shared->mutex);
       if (shared->loop == nullptr) return;

@@ -3,10 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <mutex>
-#include <stop_token>
-#include <thread>
 #include <vector>
 
 #include "arena/arena.h"
@@ -42,41 +38,22 @@ bool is_there(const std::string& folder, std::uint64_t run_id, Version version) 
 }
 
 Status write(const SnapshotWriter::Options& options, const arena::Arena& arena,
-             const PartOptions& part, wire::Snapshot& snapshot, const std::stop_token& stop) {
+             const PartOptions& part, wire::Snapshot& snapshot, snapshot::Clock::time_point until) {
   const std::string path =
       cat(options.job_directory, '/', parts_begin(part.rank), snapshot.version);
   auto written = write_part(arena, part, path);
   if (!written) return written;
-  const auto stored = snapshot::store_shard(path, options.folder, snapshot.name, part.rank, stop);
+  const auto stored = snapshot::store_shard(path, options.folder, snapshot.name, part.rank, until);
   ::unlink(path.c_str());
   if (!stored) return stored.error();
   snapshot.files.push_back({.rank = part.rank, .bytes = stored->bytes, .digest = stored->digest});
   return {};
 }
 
-// Asks to stop once its time is over.
-class Timer {
- public:
-  explicit Timer(Duration time)
-      : thread_([this, time](const std::stop_token& ended) {
-          std::mutex mutex;
-          std::unique_lock lock(mutex);
-          std::condition_variable_any never;
-          if (!never.wait_for(lock, ended, time, [] { return false; }) && !ended.stop_requested()) {
-            source_.request_stop();
-          }
-        }) {}
-  [[nodiscard]] std::stop_token token() const { return source_.get_token(); }
-
- private:
-  std::stop_source source_;
-  std::jthread thread_;
-};
-
 }  // namespace
 
 Result<std::string> leave_last_snapshot(const SnapshotWriter::Options& options, Duration time) {
-  const Timer timer(time);
+  const auto until = snapshot::Clock::now() + time;
   std::vector<arena::Arena> arenas;
   for (Rank rank = 0; rank < options.world_size; ++rank) {
     auto arena = arena::Arena::open_left(cat(options.job_directory, "/rank-", rank, ".arena"));
@@ -93,7 +70,7 @@ Result<std::string> leave_last_snapshot(const SnapshotWriter::Options& options, 
   for (arena::Arena& arena : arenas) {
     if (arena.staged() != plan.version) arena.unstage();
     arena.finish();
-    const auto done = write(options, arena, part, snapshot, timer.token());
+    const auto done = write(options, arena, part, snapshot, until);
     if (!done) return done.error();
     ++part.rank;
   }

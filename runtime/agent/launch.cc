@@ -3,12 +3,12 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <string_view>
 #include <thread>
 #include <utility>
 
+#include "base/number.h"
 #include "base/text.h"
 #include "collective/group.h"
 #include "io/connection.h"
@@ -39,11 +39,7 @@ constexpr std::pair<std::string_view, std::string_view> kAsTorchrun[] = {
 };
 
 std::string random_name() {
-  char name[33];
-  std::snprintf(name, sizeof(name), "%016llx%016llx",
-                static_cast<unsigned long long>(os::random_bits()),
-                static_cast<unsigned long long>(os::random_bits()));
-  return name;
+  return hex(os::random_bits()) + hex(os::random_bits());
 }
 
 int usable_cores() {

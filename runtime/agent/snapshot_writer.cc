@@ -26,7 +26,7 @@ Status write(const SnapshotWriter::Options& options, wire::Snapshot& order) {
   }
   for (wire::SnapshotFile& file : order.files) {
     const std::string part = cat(options.job_directory, '/', parts_begin(file.rank), order.version);
-    const auto stored = snapshot::store_shard(part, options.folder, order.name, file.rank, {});
+    const auto stored = snapshot::store_shard(part, options.folder, order.name, file.rank);
     const std::string free = cat(options.job_directory, '/', parts_begin(file.rank), kFreePart);
     if (::rename(part.c_str(), free.c_str()) != 0) ::unlink(part.c_str());
     if (!stored) return stored.error();
@@ -52,8 +52,7 @@ wire::Snapshot carry_out(const SnapshotWriter::Options& options, wire::Snapshot 
   order.old.clear();
   if (!done) {
     order.files.clear();
-    order.why = done.error().what;
-    if (order.why.size() > wire::kMaxSentenceBytes) order.why.resize(wire::kMaxSentenceBytes);
+    order.why = wire::sentence(done.error().what);
   }
   return order;
 }
@@ -73,8 +72,7 @@ Status name_snapshot(const SnapshotWriter::Options& options, const wire::Snapsho
                               .world_size = options.world_size,
                               .servers = options.servers,
                               .program = options.program,
-                              .unix_ms = unix_ms,
-                              .files = {}};
+                              .unix_ms = unix_ms};
   for (const auto& file : order.files) {
     manifest.files.push_back({.rank = file.rank, .bytes = file.bytes, .digest = file.digest});
   }

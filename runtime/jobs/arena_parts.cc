@@ -1,6 +1,7 @@
 #include "runtime/jobs/arena_parts.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -10,7 +11,7 @@
 #include "base/number.h"
 #include "base/text.h"
 #include "os/files.h"
-#include "snapshot/folder.h"
+#include "runtime/jobs/part_files.h"
 #include "snapshot/shard.h"
 
 namespace holdfast::runtime {
@@ -122,37 +123,20 @@ const std::byte* memory_of(const arena::Arena& arena, const Range& range) {
   return mutable_arena.private_bytes(arena.version()).data() + (range.offset - at);
 }
 
-Error unfit(const std::string& path, const std::string& what) {
-  return {Blame::kWorld, cat(path, " can not be used: ", what)};
-}
-// Of a file: it is no fault of this program's.
-Error unreadable(const Error& why) {
-  return {Blame::kWorld, why.what};
-}
-
 // The parts of all workers, opened.
 class Parts {
  public:
-  static Result<Parts> open(const std::string& dir, const std::string& name,
-                            const PartOptions& options, Version version) {
-    const auto manifest = snapshot::read_manifest(dir, name);
-    if (!manifest) return unreadable(manifest.error());
+  static Result<Parts> open(const PartFiles& files, const PartOptions& options, Version version) {
     Parts parts;
     for (Rank rank = 0; rank < options.workers; ++rank) {
-      parts.paths_.push_back(snapshot::path_of(dir, name, rank));
-      const auto at = static_cast<std::size_t>(rank);
-      if (at >= manifest->files.size()) return unfit(parts.paths_.back(), "it is not there");
-      auto shard = snapshot::open_shard(dir, name, manifest->files[at]);
-      if (!shard) return unreadable(shard.error());
-      const auto is = [&](const char* key, const auto& value) {
-        const auto found = shard->about().find(key);
-        return found != shard->about().end() && found->second == cat(value);
-      };
-      const bool fits = is("kind", kKind) && is("rank", rank) && is("version", version) &&
-                        is("workers", options.workers);
+      auto shard = files.part(rank);
+      if (!shard) return shard.error();
+      const bool fits = shard->about("kind") == kKind && shard->about("rank") == cat(rank) &&
+                        shard->about("version") == cat(version) &&
+                        shard->about("workers") == cat(options.workers);
       if (!fits) {
-        return unfit(parts.paths_.back(), cat("it is not rank ", rank, "'s part of version ",
-                                              version, " of ", options.workers, " workers"));
+        return files.unfit(rank, cat("it is not rank ", rank, "'s part of version ", version,
+                                     " of ", options.workers, " workers"));
       }
       parts.shards_.push_back(*std::move(shard));
     }
@@ -160,9 +144,6 @@ class Parts {
   }
 
   [[nodiscard]] const Shard& at(Rank rank) const { return shards_[static_cast<std::size_t>(rank)]; }
-  [[nodiscard]] const std::string& path(Rank rank) const {
-    return paths_[static_cast<std::size_t>(rank)];
-  }
 
   // All tensors that `rank` needs, by where they belong.
   struct Source {
@@ -187,24 +168,23 @@ class Parts {
 
  private:
   std::vector<Shard> shards_;
-  std::vector<std::string> paths_;
 };
 
 // Fills the range with the tensors that belong there. Those of `wanted` have to be among them.
 Status fill(const std::map<std::uint64_t, Parts::Source>& sources, const Range& range,
             std::span<std::byte> memory, const std::vector<Range>& wanted,
-            const std::string& path) {
+            const std::function<Error(const std::string&)>& unfit) {
   std::vector<Range> filled;
   for (auto at = sources.lower_bound(range.offset); at != sources.end(); ++at) {
     const auto& [offset, source] = *at;
     const std::uint64_t bytes = source.tensor->bytes;
     if (offset - range.offset >= range.bytes) break;
     if (bytes > range.bytes - (offset - range.offset)) {
-      return unfit(path, "its tensors go beyond what they belong to");
+      return unfit("its tensors go beyond what they belong to");
     }
     const auto to = memory.subspan(offset - range.offset, bytes);
     if (const auto read = source.shard->read(*source.tensor, to); !read) {
-      return unreadable(read.error());
+      return PartFiles::unreadable(read.error());
     }
     filled.push_back({offset, bytes});
   }
@@ -215,7 +195,7 @@ Status fill(const std::map<std::uint64_t, Parts::Source>& sources, const Range& 
       if (part.offset <= covered) covered = std::max(covered, part.offset + part.bytes);
     }
     if (covered < offset + bytes) {
-      return unfit(path, cat("its snapshot lacks byte ", covered, " of the state"));
+      return unfit(cat("its snapshot lacks byte ", covered, " of the state"));
     }
   }
   return {};
@@ -254,39 +234,40 @@ Status write_part(const arena::Arena& arena, const PartOptions& options, const s
 
 Result<std::uint64_t> load_parts(arena::Arena& arena, const PartOptions& options, Version version,
                                  const std::string& dir, const std::string& name) {
-  const auto parts = Parts::open(dir, name, options, version);
+  const auto files = PartFiles::open(dir, name);
+  if (!files) return files.error();
+  const auto unfit = [&](const std::string& what) { return files->unfit(options.rank, what); };
+  const auto parts = Parts::open(*files, options, version);
   if (!parts) return parts.error();
   const Shard& mine = parts->at(options.rank);
-  const std::string& path = parts->path(options.rank);
-  arena::Arrival::Coming coming{.from = arena::Arrival::From::kRank, .name = path};
+  arena::Arrival::Coming coming{.from = arena::Arrival::From::kRank,
+                                .name = files->path(options.rank)};
   coming.of_any_run = true;
-  const auto about = [&](const char* key) -> std::string {
-    const auto found = mine.about().find(key);
-    return found == mine.about().end() ? "" : found->second;
-  };
-  const auto ranges = ranges_in(about("ranges"));
-  const auto wanted = ranges_in(about("wanted"));
+  const auto ranges = ranges_in(mine.about("ranges"));
+  const auto wanted = ranges_in(mine.about("wanted"));
   const Shard::Tensor* head = mine.find(std::string(kHeadTensor));
   const bool is_whole = ranges && wanted && !ranges->empty() && head != nullptr &&
                         head->bytes == ranges->front().bytes &&
-                        read_number(about("file_bytes"), coming.file_bytes);
-  if (!is_whole) return unfit(path, "it does not say what the rank needs");
+                        read_number(mine.about("file_bytes"), coming.file_bytes);
+  if (!is_whole) return unfit("it does not say what the rank needs");
   coming.ranges = *ranges;
   arena::Arrival arrival(arena, version, arena.layout().private_bytes);
   const auto beginning = arrival.place(coming, 0);
   if (!beginning) return beginning.error();
-  if (const auto read = mine.read(*head, *beginning); !read) return unreadable(read.error());
+  if (const auto read = mine.read(*head, *beginning); !read) {
+    return PartFiles::unreadable(read.error());
+  }
   const auto sources = parts->sources(options.rank);
   for (std::size_t i = 1; i < coming.ranges.size(); ++i) {
     const auto memory = arrival.place(coming, i);
     if (!memory) return memory.error();
-    const auto filled = fill(sources, coming.ranges[i], *memory, *wanted, path);
+    const auto filled = fill(sources, coming.ranges[i], *memory, *wanted, unfit);
     if (!filled) return filled.error();
   }
   if (const auto came = arrival.came(coming); !came) return came.error();
   const auto used = used_in(*wanted, arena.layout().private_offset(version % 2));
   const arena::Parts fitting = parts_of(used);
-  if (!fitting.fit(arena.layout().private_bytes)) return unfit(path, "its ranges are no version's");
+  if (!fitting.fit(arena.layout().private_bytes)) return unfit("its ranges are no version's");
   if (const auto ended = arrival.end(used); !ended) return ended.error();
   return arrival.bytes();
 }

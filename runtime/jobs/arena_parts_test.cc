@@ -70,7 +70,7 @@ class PartsTest : public ::testing::Test {
       const auto at = static_cast<std::size_t>(rank);
       const auto written = write_part(arenas_[at], options(rank, workers), part);
       ASSERT_TRUE(written) << written.error().what;
-      const auto stored = snapshot::store_shard(part, dir_, name_, rank, {});
+      const auto stored = snapshot::store_shard(part, dir_, name_, rank);
       ASSERT_TRUE(stored) << stored.error().what;
       manifest.files.push_back(*stored);
     }

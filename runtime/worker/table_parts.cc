@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "os/errors.h"
 #include "os/mapping.h"
-#include "snapshot/folder.h"
+#include "runtime/jobs/part_files.h"
 #include "snapshot/shard.h"
 #include "table/arrival.h"
 
@@ -18,11 +18,6 @@ constexpr const char* kTablesKind = "a parameter server's part of a snapshot";
 
 std::string name_of_range(std::size_t number) {
   return cat("range.", number);
-}
-
-// Of a file: it is no fault of this program's.
-Error unreadable_part(const Error& why) {
-  return {Blame::kWorld, why.what};
 }
 
 }  // namespace
@@ -48,23 +43,15 @@ Status write_table_part(const table::Tables& tables, const std::string& from, Ra
 
 Result<std::uint64_t> load_table_part(table::Tables& tables, Rank rank, Version version,
                                       const std::string& dir, const std::string& name) {
-  const auto manifest = snapshot::read_manifest(dir, name);
-  if (!manifest) return unreadable_part(manifest.error());
-  const std::string path = snapshot::path_of(dir, name, rank);
-  const auto at = static_cast<std::size_t>(rank);
-  const auto unfit = [&path](const std::string& what) {
-    return Error{Blame::kWorld, cat(path, " can not be used: ", what)};
-  };
-  if (at >= manifest->files.size()) return unfit("it is not there");
-  const auto shard = snapshot::open_shard(dir, name, manifest->files[at]);
-  if (!shard) return unreadable_part(shard.error());
-  const auto about = [&](const char* key) -> std::string {
-    const auto found = shard->about().find(key);
-    return found == shard->about().end() ? "" : found->second;
-  };
+  const auto files = PartFiles::open(dir, name);
+  if (!files) return files.error();
+  const auto unfit = [&](const std::string& what) { return files->unfit(rank, what); };
+  const auto shard = files->part(rank);
+  if (!shard) return shard.error();
   std::uint64_t run_id = 0;
-  const bool fits = about("kind") == kTablesKind && about("rank") == cat(rank) &&
-                    about("version") == cat(version) && read_number(about("run_id"), run_id);
+  const bool fits = shard->about("kind") == kTablesKind && shard->about("rank") == cat(rank) &&
+                    shard->about("version") == cat(version) &&
+                    read_number(shard->about("run_id"), run_id);
   if (!fits) {
     return unfit(cat("it is not the part of a parameter server that is rank ", rank,
                      ", of version ", version));
@@ -78,8 +65,10 @@ Result<std::uint64_t> load_table_part(table::Tables& tables, Rank rank, Version 
     if (tensor.name != name_of_range(i)) return unfit("its tensors are others");
     const auto to = arrival.place(ranges, i);
     // Other tables than this program's are named so.
-    if (!to) return Error{to.error().blame, cat(path, ": ", to.error().what)};
-    if (const auto read = shard->read(tensor, *to); !read) return unreadable_part(read.error());
+    if (!to) return Error{to.error().blame, cat(files->path(rank), ": ", to.error().what)};
+    if (const auto read = shard->read(tensor, *to); !read) {
+      return PartFiles::unreadable(read.error());
+    }
   }
   if (const auto ended = arrival.end(); !ended) return unfit(ended.error().what);
   return arrival.bytes();
