@@ -44,7 +44,7 @@ struct Options {
   std::string max_restarts_option = "--max_restarts";  // The option's name, for messages.
   RehearsalOptions rehearsals = {};
   bool takes_drills = false;
-  // How long an interrupted agent waits for a snapshot before it ends; 0: the job makes none.
+  // How long an interrupted agent waits for a snapshot before it ends; 0: it does not wait.
   Duration snapshot_patience{};
 };
 

@@ -149,12 +149,6 @@ std::string mark(const AgentOptions& options) {
   return options.node_rank == 0 ? "" : cat(options.node_rank, '_');
 }
 
-// Whether the state of the whole job is on this host. Nobody saves the rows of servers alone.
-bool has_all(const AgentOptions& options) {
-  return options.server_num == 0 && !options.spare_host &&
-         options.local_worker_num == options.worker_num;
-}
-
 agent::Options machine_options(const AgentOptions& options, const Launch& launch) {
   agent::Options made{
       .job = launch.settings.job,
@@ -177,8 +171,8 @@ agent::Options machine_options(const AgentOptions& options, const Launch& launch
                      .at_most = launch.settings.rehearsal_timeout,
                      .logs = launch.log_directory},
       .takes_drills = launch.settings.allow_inject,
-      // On one host the agent itself saves what its processes have left.
-      .snapshot_patience = launch.settings.snapshot.empty() || has_all(options)
+      // Nobody but a server's own process can save its rows. All else the agents save at the end.
+      .snapshot_patience = launch.settings.snapshot.empty() || options.server_num == 0
                                ? Duration{}
                                : time_to_save(launch.settings)};
   if (options.spare_host) {
@@ -446,14 +440,13 @@ Status take_folder(const AgentOptions& options, Launch& launch) {
   return left;
 }
 
-// What the job has left in memory would go with its folder. With parameter servers, or on several
-// hosts, not all of it is here.
+// What the job has left in memory would go with its folder.
 void leave_snapshot(const AgentOptions& options, const Launch& launch) {
-  if (launch.settings.snapshot.empty() || !has_all(options)) return;
+  if (launch.settings.snapshot.empty() || options.server_num > 0) return;
   const Duration time = time_to_save(launch.settings);
   options.terminal->say(cat("saves the last step that was made in ", launch.settings.snapshot,
                             ", within ", time / 1s, " s"));
-  const auto left = leave_last_snapshot(snapshot_options(options, launch), time);
+  const auto left = leave_last_snapshot(snapshot_options(options, launch), is_alone(options), time);
   if (!left) {
     options.terminal->say(cat("no last snapshot: ", left.error().what));
   } else if (!left->empty()) {

@@ -3,11 +3,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <thread>
+#include <tuple>
 #include <vector>
 
 #include "arena/arena.h"
 #include "base/text.h"
 #include "core/planner/planner.h"
+#include "runtime/agent/host_notes.h"
 #include "runtime/jobs/arena_parts.h"
 #include "runtime/jobs/snapshots.h"
 #include "snapshot/folder.h"
@@ -15,67 +21,178 @@
 namespace holdfast::runtime {
 namespace {
 
+using snapshot::Clock;
+using States = std::map<Rank, LeftState>;
+
+constexpr std::chrono::milliseconds kFirstPause{10};
+constexpr std::chrono::milliseconds kLongestPause{500};
+
+// A host that a rank has left may have an older state of it.
+States best_of(const std::vector<LeftState>& all, std::int32_t ranks) {
+  const auto worth = [](const LeftState& s) {
+    return std::tuple(s.is_clean, s.version, s.staged, s.part.version);
+  };
+  States best;
+  for (const LeftState& state : all) {
+    if (state.rank < 0 || state.rank >= ranks || state.version == kNoVersion) continue;
+    const auto [at, is_new] = best.emplace(state.rank, state);
+    if (!is_new && worth(at->second) < worth(state)) at->second = state;
+  }
+  return best;
+}
+
 // Nothing is known here of what is private: each rank's part has all that it holds.
-planner::Table table_of(const std::vector<arena::Arena>& arenas) {
-  planner::Table table{.ranks = static_cast<Rank>(arenas.size())};
-  for (Rank rank = 0; rank < table.ranks; ++rank) {
-    const arena::Arena& arena = arenas[static_cast<std::size_t>(rank)];
-    const bool is_clean = arena.losses().count == 0;
-    const planner::Copy copy{rank, arena.version(), arena.staged(), is_clean};
+planner::Table table_of(const States& states) {
+  planner::Table table{.ranks = static_cast<Rank>(states.size())};
+  for (const auto& [rank, state] : states) {
+    const planner::Copy copy{rank, state.version, state.staged, state.is_clean};
     table.shards.push_back({cat("the state of rank ", rank), {copy}});
-    table.reached = std::max(table.reached, arena.version());
+    table.reached = std::max(table.reached, state.version);
   }
   return table;
 }
 
-bool is_there(const std::string& folder, std::uint64_t run_id, Version version) {
-  const auto found = snapshot::find(folder);
+class LastSnapshot {
+ public:
+  LastSnapshot(const SnapshotWriter::Options& options, Clock::time_point until)
+      : options_(options), until_(until) {}
+
+  Status open(bool is_alone);
+  [[nodiscard]] bool has_nothing() const { return arenas_.empty(); }
+  Result<std::string> make();
+
+ private:
+  Result<std::string> meet(const HostNotes& notes);
+  [[nodiscard]] bool is_there(Version version) const;
+  Status write_parts(Version version);
+  Status write_part_of(arena::Arena& arena, LeftState& state) const;
+  Status name(const States& states) const;
+
+  const SnapshotWriter::Options& options_;
+  Clock::time_point until_;
+  bool is_alone_ = false;
+  std::uint64_t run_id_ = 0;
+  std::map<Rank, arena::Arena> arenas_;
+  std::vector<LeftState> own_;    // Of arenas_, in their order.
+  Version version_ = kNoVersion;  // Of which the parts are written here.
+  std::string name_;
+};
+
+Status LastSnapshot::open(bool is_alone) {
+  is_alone_ = is_alone;
+  for (Rank rank = 0; rank < options_.world_size; ++rank) {
+    const std::string path = cat(options_.job_directory, "/rank-", rank, ".arena");
+    std::error_code error;
+    if (!is_alone && !std::filesystem::exists(path, error)) continue;
+    auto arena = arena::Arena::open_left(path);
+    if (!arena) return arena.error();
+    run_id_ = arena->run_id();
+    own_.push_back({.rank = rank,
+                    .version = arena->version(),
+                    .staged = arena->staged(),
+                    .is_clean = arena->losses().count == 0});
+    arenas_.emplace(rank, *std::move(arena));
+  }
+  return {};
+}
+
+Result<std::string> LastSnapshot::make() {
+  const auto notes = HostNotes::open(options_.folder, run_id_);
+  if (!notes) return notes.error();
+  auto made = meet(*notes);
+  notes->remove();
+  return made;
+}
+
+// The hosts come one after the other, and what is known of them grows. So all do the same again and
+// again: choose the version by what is known, write the own parts, and name the snapshot once all
+// parts are there. It does no harm if two name it.
+Result<std::string> LastSnapshot::meet(const HostNotes& notes) {
+  auto pause = kFirstPause;
+  for (;;) {
+    if (Status written = notes.write(own_); !written) return written.error();
+    // Who has named it removes its note.
+    if (version_ != kNoVersion && snapshot::read_manifest(options_.folder, name_)) return name_;
+    const States states = best_of(notes.read(), options_.world_size);
+    Error why{Blame::kWorld, ""};
+    Rank next = 0;
+    while (states.contains(next)) ++next;
+    if (next < options_.world_size) {
+      why.what = cat("no host has told in ", options_.folder, " what it has of rank ", next,
+                     ": all hosts have to share that folder");
+    } else if (const auto plan = planner::plan(table_of(states)); !plan.possible) {
+      why.what = cat(plan.shard, " is behind that of others");
+      if (is_alone_) return why;
+    } else if (version_ != plan.version) {
+      if (is_there(plan.version)) return std::string();
+      if (Status written = write_parts(plan.version); !written) return written.error();
+      continue;
+    } else if (std::all_of(states.begin(), states.end(), [&](const auto& entry) {
+                 return entry.second.part.version == version_;
+               })) {
+      if (Status named = name(states); !named) return named.error();
+      return name_;
+    } else {
+      why.what = "another host has not written its part of it";
+    }
+    if (Clock::now() >= until_) return why;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+bool LastSnapshot::is_there(Version version) const {
+  const auto found = snapshot::find(options_.folder);
   if (!found) return false;
-  const auto& whole = found->whole;
-  return std::any_of(whole.begin(), whole.end(), [&](const auto& one) {
-    return one.manifest.run_id == run_id && one.manifest.version == version;
+  return std::any_of(found->whole.begin(), found->whole.end(), [&](const auto& one) {
+    return one.manifest.run_id == run_id_ && one.manifest.version == version;
   });
 }
 
-Status write(const SnapshotWriter::Options& options, const arena::Arena& arena,
-             const PartOptions& part, wire::Snapshot& snapshot, snapshot::Clock::time_point until) {
-  const std::string path =
-      cat(options.job_directory, '/', parts_begin(part.rank), snapshot.version);
-  auto written = write_part(arena, part, path);
-  if (!written) return written;
-  const auto stored = snapshot::store_shard(path, options.folder, snapshot.name, part.rank, until);
+Status LastSnapshot::write_parts(Version version) {
+  version_ = version;
+  name_ = wire::name_of_snapshot(run_id_, 0, version);
+  auto state = own_.begin();
+  for (auto& [rank, arena] : arenas_) {
+    if (arena.has(version)) {
+      if (arena.staged() != version) arena.unstage();
+      arena.finish();
+      if (Status written = write_part_of(arena, *state); !written) return written;
+    }
+    ++state;
+  }
+  return {};
+}
+
+Status LastSnapshot::write_part_of(arena::Arena& arena, LeftState& state) const {
+  const std::string path = cat(options_.job_directory, '/', parts_begin(state.rank), version_);
+  const PartOptions part{.rank = state.rank, .workers = options_.world_size, .shared_bytes = 0};
+  if (Status written = write_part(arena, part, path); !written) return written;
+  const auto stored = snapshot::store_shard(path, options_.folder, name_, state.rank, until_);
   ::unlink(path.c_str());
   if (!stored) return stored.error();
-  snapshot.files.push_back({.rank = part.rank, .bytes = stored->bytes, .digest = stored->digest});
+  state.version = state.staged = version_;
+  state.part = {version_, stored->bytes, stored->digest};
   return {};
+}
+
+Status LastSnapshot::name(const States& states) const {
+  wire::Snapshot snapshot{.word = wire::SnapshotWord::kName, .version = version_, .name = name_};
+  for (const auto& [rank, state] : states) {
+    snapshot.files.push_back(
+        {.rank = rank, .bytes = state.part.bytes, .digest = state.part.digest});
+  }
+  return name_snapshot(options_, snapshot);
 }
 
 }  // namespace
 
-Result<std::string> leave_last_snapshot(const SnapshotWriter::Options& options, Duration time) {
-  const auto until = snapshot::Clock::now() + time;
-  std::vector<arena::Arena> arenas;
-  for (Rank rank = 0; rank < options.world_size; ++rank) {
-    auto arena = arena::Arena::open_left(cat(options.job_directory, "/rank-", rank, ".arena"));
-    if (!arena) return arena.error();
-    arenas.push_back(*std::move(arena));
-  }
-  const auto plan = planner::plan(table_of(arenas));
-  if (!plan.possible) return Error{Blame::kWorld, cat(plan.shard, " is behind that of others")};
-  wire::Snapshot snapshot{.word = wire::SnapshotWord::kName,
-                          .version = plan.version,
-                          .name = wire::name_of_snapshot(arenas.front().run_id(), 0, plan.version)};
-  if (is_there(options.folder, arenas.front().run_id(), plan.version)) return std::string();
-  PartOptions part{.rank = 0, .workers = options.world_size, .shared_bytes = 0};
-  for (arena::Arena& arena : arenas) {
-    if (arena.staged() != plan.version) arena.unstage();
-    arena.finish();
-    const auto done = write(options, arena, part, snapshot, until);
-    if (!done) return done.error();
-    ++part.rank;
-  }
-  if (const auto named = name_snapshot(options, snapshot); !named) return named.error();
-  return snapshot.name;
+Result<std::string> leave_last_snapshot(const SnapshotWriter::Options& options, bool is_alone,
+                                        Duration time) {
+  LastSnapshot last(options, Clock::now() + time);
+  if (Status opened = last.open(is_alone); !opened) return opened.error();
+  if (last.has_nothing()) return std::string();
+  return last.make();
 }
 
 }  // namespace holdfast::runtime

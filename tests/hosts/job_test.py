@@ -539,6 +539,26 @@ class OneJob(unittest.TestCase):
         self.assertEqual(last.wait(), expected)
         self.assertIn(f"begins again from the snapshot of step {at} ", last.logs())
 
+    def test_a_job_that_fails_or_is_told_to_end_leaves_its_last_step(self):
+        """On all its hosts, of which one makes a snapshot from memory. No other one was due."""
+        expected = self.one_host(4)
+        snapshots = self.folder / "left"
+        options = ("--snapshot", str(snapshots), "--snapshot_every", "1000000", "--resume", "auto", "--max_restarts", "0")
+        fleet = self.fleet(2)
+        for number, end in enumerate((lambda job: os.kill(job.pids(1)[0], signal.SIGKILL), lambda job: job.agents[1].terminate())):
+            job = Job(self.folder / f"left-{number}", fleet, 2, 2, more=options)
+            job.until_step(60 + 80 * number)
+            end(job)
+            ends = time.monotonic() + LIMIT_S
+            self.assertNotIn(0, [job.ended(agent, ends) for agent in job.agents.values()])
+            made = [int(path.parent.name.rpartition("-")[2]) for path in snapshots.glob("*/manifest.json")]
+            self.assertEqual(len(made), number + 1, job.logs())
+            self.assertGreaterEqual(max(made), job.newest_step() - 1)
+            self.assertEqual([path.name for path in snapshots.glob("last-*")], [])
+        last = Job(self.folder / "left-last", None, 1, 4, more=options)
+        self.assertEqual(last.wait(), expected)
+        self.assertIn(f"begins again from the snapshot of step {max(made)} ", last.logs())
+
     def test_without_replicas_a_lost_host_takes_the_job_back_to_a_snapshot(self):
         expected = self.one_host(4)
         fleet = self.fleet(2)
