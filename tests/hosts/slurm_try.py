@@ -250,7 +250,7 @@ class Slurm(unittest.TestCase):
         self.call("scancel", "--signal=USR1", "--batch", job)
         ended = self.ended(job)
         self.assertEqual((ended["JobState"], ended["ExitCode"]), ("FAILED", "143:0"), self.output(job))
-        self.assertRegex(self.output(job), r"the last step that was made is in the snapshot \S+")
+        self.assertRegex(self.output(job), r"the snapshot of step \d+ \(\S+\) is on the disk")
         self.assert_nothing_is_left(1, 2, 3)
         second = self.submit(SNAPSHOTS=f"snapshots-{job}")
         self.assert_completed(second)
