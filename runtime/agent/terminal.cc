@@ -2,10 +2,12 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <utility>
 
 #include "base/text.h"
+#include "io/loop.h"
 #include "os/files.h"
 
 namespace holdfast::runtime {
@@ -18,10 +20,29 @@ void Terminal::say(const std::string& text) {
   std::fprintf(stderr, "msrun: %s\n", text.c_str());
 }
 
+std::string Terminal::rate(Version made) {
+  const Instant now = io::Loop::now();
+  const std::chrono::duration<double> past = now - counted_at_;
+  if (counted_ == kNoVersion || made < counted_) {  // Or it goes on from an older step.
+    rate_.clear();
+  } else if (past < std::chrono::seconds(1)) {
+    return rate_;
+  } else {
+    char text[40];
+    std::snprintf(text, sizeof text, "  %.3g steps/s",
+                  static_cast<double>(made - counted_) / past.count());
+    rate_ = text;
+  }
+  counted_ = made;
+  counted_at_ = now;
+  return rate_;
+}
+
 void Terminal::show(const wire::JobProgress& progress, std::size_t alive, std::int32_t local) {
   if (::isatty(STDOUT_FILENO) != 1) return;
-  std::printf("\r\033[Kstep %llu  loss %.4g  generation %llu  %zu/%d ranks  %llu %s",
-              static_cast<unsigned long long>(progress.version), progress.loss,
+  std::printf("\r\033[Kstep %llu%s  loss %.4g  generation %llu  %zu/%d ranks  %llu %s",
+              static_cast<unsigned long long>(progress.version), rate(progress.version).c_str(),
+              progress.loss,
               static_cast<unsigned long long>(progress.generation), alive, local,
               static_cast<unsigned long long>(progress.recoveries),
               progress.recoveries == 1 ? "recovery" : "recoveries");

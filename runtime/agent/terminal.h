@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/ids.h"
 #include "wire/messages.h"
 
 namespace holdfast::runtime {
@@ -30,7 +31,13 @@ class Terminal {
   void show(const JobEnd& end);
 
  private:
+  // Steps in a second, of the last second or longer; empty: not known yet.
+  std::string rate(Version made);
+
   bool line_shown_ = false;
+  Version counted_ = kNoVersion;  // The step at which `rate_` was found last,
+  Instant counted_at_{};          // and when that was.
+  std::string rate_;
 };
 
 }  // namespace holdfast::runtime
