@@ -18,7 +18,7 @@
 #include "apps/testing/job.h"
 #include "base/text.h"
 #include "os/files.h"
-#include "runtime/agent/idle.h"
+#include "os/idle.h"
 
 namespace holdfast::apps {
 namespace {
@@ -147,7 +147,7 @@ TEST(WrappedSpare, IsNoLongerIdleOnceItHasAPlace) {
   // The spare is two processes: the wrapper, and the toy that it starts.
   const auto spares = [&job] { return job.processes("HOLDFAST_SPARE_FD=3"); };
   std::vector<pid_t> promoted;
-  if (!runtime::may_undo_idle()) GTEST_SKIP() << "this user may not set a process back from idle";
+  if (!os::may_undo_idle()) GTEST_SKIP() << "this user may not set a process back from idle";
   ASSERT_TRUE(until([&] {  // Until the spare is ready.
     promoted = spares();
     return promoted.size() >= 2 && std::all_of(promoted.begin(), promoted.end(), idle);
@@ -163,7 +163,7 @@ TEST(WrappedSpare, IsNoLongerIdleOnceItHasAPlace) {
 
 // The processor is kept busy by the ranks and two other processes, which leave no idle time.
 TEST(Spare, GetsReadyOnABusyMachineAsDoesItsSuccessor) {
-  if (!runtime::may_undo_idle()) GTEST_SKIP() << "no spare of this user is idle";
+  if (!os::may_undo_idle()) GTEST_SKIP() << "no spare of this user is idle";
   Job job("busy-spare");
   cpu_set_t all;
   cpu_set_t one;

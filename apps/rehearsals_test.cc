@@ -15,8 +15,8 @@
 #include "apps/testing/job.h"
 #include "base/text.h"
 #include "os/files.h"
+#include "os/idle.h"
 #include "os/spawn.h"
-#include "runtime/agent/idle.h"
 
 namespace holdfast::apps {
 namespace {
@@ -250,7 +250,7 @@ TEST(Rehearsal, IsIdleAndKilledIfItHangs) {
   launch(job, "sleep 1000");
   ASSERT_TRUE(until([&] { return !rehearsals(job, 0).empty(); })) << job.output();
   const pid_t pid = rehearsals(job, 0).front();
-  EXPECT_TRUE(!runtime::may_undo_idle() || ::sched_getscheduler(pid) == SCHED_IDLE);
+  EXPECT_TRUE(!os::may_undo_idle() || ::sched_getscheduler(pid) == SCHED_IDLE);
   EXPECT_TRUE(shows(job,
                     "worker 0 not audited: it had not ended after 1 s and was killed; see "
                     "rehearsal_0.log"))

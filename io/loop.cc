@@ -101,7 +101,9 @@ void Loop::Impl::wait_for_exit(const Descriptor& child, std::function<void(os::E
                     [child, handler = std::move(handler)](const std::error_code& error) {
                       if (error) return;
                       const auto exit = os::ended(child->native_handle());
-                      exit ? handler(*exit) : wait_for_exit(child, handler);
+                      if (!exit) return wait_for_exit(child, handler);
+                      handler(*exit);
+                      os::reap_later(os::Fd(child->release()));
                     });
 }
 

@@ -41,9 +41,9 @@ class Loop {
   // place of its default action. Call it where at() may be called.
   void on_signals(const std::vector<int>& signals, std::function<void(int)> handler);
 
-  // Reaps the child when it has ended, and calls `handler` once, in the loop. Copies the
-  // descriptor. Call it where at() may be called. Throws std::system_error if no descriptor is
-  // free.
+  // Calls `handler` once, in the loop, when the child has ended; then it is reaped, in another
+  // thread (os::reap_later). Copies the descriptor. Call it where at() may be called. Throws
+  // std::system_error if no descriptor is free.
   void on_exit(int pidfd, std::function<void(os::Exit)> handler);
 
   // CLOCK_MONOTONIC. From any thread.

@@ -64,6 +64,18 @@ void end(const Child& child) {
   EXPECT_EQ(*wait_for(child.pidfd.get()), (Exit{0, SIGKILL}));
 }
 
+TEST(Spawn, AChildThatHasEndedIsThereUntilItIsReaped) {
+  auto child = spawn({.argv = {"/bin/sh", "-c", "exit 3"}});
+  ASSERT_TRUE(child);
+  std::optional<Exit> exit;
+  while (!(exit = ended(child->pidfd.get()))) std::this_thread::yield();
+  EXPECT_EQ(*exit, (Exit{3, 0}));
+  EXPECT_EQ(*ended(child->pidfd.get()), (Exit{3, 0}));
+  EXPECT_EQ(::kill(child->pid, 0), 0);
+  reap_later(std::move(child->pidfd));
+  while (::kill(child->pid, 0) == 0) std::this_thread::yield();  // The test's limit ends this.
+}
+
 TEST(Spawn, TellsHowAChildEnded) {
   EXPECT_EQ(run(shell("exit 0")), (Exit{0, 0}));
   EXPECT_EQ(run(shell("exit 3")), (Exit{3, 0}));

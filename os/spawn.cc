@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +14,8 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <system_error>
+#include <thread>
 
 #include "base/assert.h"
 #include "base/text.h"
@@ -145,11 +148,13 @@ void stop_ignoring_children() {
   ::sigaction(SIGCHLD, &action, nullptr);
 }
 
+constexpr int kLeastPriority = 19;
+
 // For a child that someone else has reaped.
 constexpr Exit kUnknown{255, 0};
 
-// Reaps a child that has ended. nullopt: it still runs, and `flags` do not say to wait.
-std::optional<Exit> reap(int pidfd, int flags) {
+// How a child has ended. nullopt: it still runs, and `flags` do not say to wait.
+std::optional<Exit> end_of(int pidfd, int flags) {
   siginfo_t info{};
   int result = 0;
   do {
@@ -233,11 +238,21 @@ std::string describe(const Exit& exit) {
 }
 
 std::optional<Exit> ended(int pidfd) {
-  return reap(pidfd, WNOHANG);
+  return end_of(pidfd, WNOHANG | WNOWAIT);
+}
+
+void reap_later(Fd pidfd) {
+  try {
+    std::thread([child = std::move(pidfd)] {
+      (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLeastPriority);
+      (void)end_of(child.get(), 0);
+    }).detach();
+  } catch (const std::system_error&) {  // The system has no thread left: its end will reap it.
+  }
 }
 
 Result<Exit> wait_for(int pidfd) {
-  const auto exit = reap(pidfd, 0);
+  const auto exit = end_of(pidfd, 0);
   HF_ASSERT(exit.has_value());
   return *exit;
 }

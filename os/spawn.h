@@ -52,8 +52,13 @@ struct Exit {
 // sent the signal, the words name the limit.
 std::string describe(const Exit& exit);
 
-// Reaps a child that has ended, and tells how. Nothing while it still runs.
+// How a child has ended; it stays to be reaped. Nothing while it still runs.
 std::optional<Exit> ended(int pidfd);
+
+// Reaps a child that has ended, in a thread of its own. For the kernel spins in it as long as one
+// of the child's threads that died at idle priority waits for a processor: for seconds on a busy
+// machine, if somebody has looked at these threads in /proc.
+void reap_later(Fd pidfd);
 
 // Waits for the child's end, and reaps it.
 Result<Exit> wait_for(int pidfd);

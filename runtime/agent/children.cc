@@ -14,9 +14,9 @@
 #include "base/text.h"
 #include "os/errors.h"
 #include "os/files.h"
+#include "os/idle.h"
 #include "os/lifeline.h"
 #include "os/slice.h"
-#include "runtime/agent/idle.h"
 #include "runtime/jobs/agent_watch.h"
 #include "wording/reasons.h"
 
@@ -71,7 +71,7 @@ Children::Children(io::Loop& loop, ChildrenOptions options,
     : loop_(loop),
       options_(std::move(options)),
       on_died_(std::move(on_died)),
-      idle_spares_(may_undo_idle()),
+      idle_spares_(os::may_undo_idle()),
       folders_(options_.job_directory, options_.places),
       starting_(loop, options_.spare_share, idle_spares_,
                 [tell = std::move(on_ready)](agent::Process process) { tell({process}); }) {}
@@ -155,7 +155,7 @@ Status Children::spawn(const agent::Spawn& what) {
   auto child = os::spawn(options);
   if (!child) return child.error();
   // os::spawn() makes only the child idle. A wrapper may have started its program before that.
-  if (options.idle) make_group_idle(child->pid);
+  if (options.idle) os::make_group_idle(child->pid);
   if (what.role == agent::Role::kSpare) starting_.add(what.process, child->pid, running.lifeline);
   if (what.role == agent::Role::kRehearsal) starting_.add(what.process, child->pid, "");
   running.child = std::move(*child);
@@ -191,9 +191,9 @@ void Children::watch(agent::Process process) {
     // (P23). A wrapper may go on with something else, so its exit is awaited. A stand-in can not.
     const pid_t trainer = trainer_of(path, pid);
     const bool doomed = trainer != 0 && (trainer == pid || options_.launcher->stands_in());
-    if (died && (doomed || wait_until_exiting(pid, watcher->cancel))) {
+    if (died && (doomed || os::wait_until_exiting(pid, watcher->cancel))) {
       loop_.post([this, process, when] { lifeline_ended(process, when); });
-      if (doomed && idle_spares_) make_dead_give_way(trainer, watcher->cancel);
+      if (doomed && idle_spares_) os::make_dead_give_way(trainer, watcher->cancel);
     }
     watcher->done = true;
   });
@@ -238,7 +238,7 @@ void Children::exited(agent::Process process, const os::Exit& exit) {
   const pid_t trainer = trainer_of(found->second.lifeline, group);
   (void)os::signal_group(group, SIGKILL);  // Kills what the process forked.
   // The end is reported only once the process under a wrapper has ended too.
-  if (trainer != 0) (void)wait_until_exiting(trainer, false, kGroupPatience);
+  if (trainer != 0) (void)os::wait_until_exiting(trainer, false, kGroupPatience);
   retire(std::move(found->second.watcher));
   agent::Died died{.process = process,
                    .ending = exit.signal != 0
@@ -266,7 +266,7 @@ void Children::promote(const agent::Promote& what) {
   const pid_t trainer = trainer_of(running.lifeline, group);
   starting_.forget(what.process);
   if (trainer != 0) {  // The other ranks wait for this process.
-    if (running.idle) make_process_ordinary(trainer);
+    if (running.idle) os::make_process_ordinary(trainer);
     // Other trainers compute on the same cores. So all threads of this process get the short slice:
     // the agent does not know which of them waits. Worker takes it back when training goes on.
     os::take_short_slice_of_all(trainer);
@@ -277,7 +277,7 @@ void Children::promote(const agent::Promote& what) {
   // that.
   (void)!::write(running.pipe.get(), place.data(), place.size());
   running.pipe.reset();
-  if (std::exchange(running.idle, false)) make_group_ordinary(group);
+  if (std::exchange(running.idle, false)) os::make_group_ordinary(group);
   std::string former = logs_[what.node_id];  // Empty: the place was another host's.
   if (former.empty()) former = cat(options_.logs->path(), '/', log_name(what.node_id, false));
   const os::Fd log(::open(former.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
@@ -289,7 +289,7 @@ void Children::promote(const agent::Promote& what) {
 
 void Children::signal_all(int signal) {
   for (const auto& [process, running] : running_) {
-    if (running.idle) make_group_ordinary(running.child.pid);
+    if (running.idle) os::make_group_ordinary(running.child.pid);
     (void)os::signal_group(running.child.pid, signal);
   }
 }
@@ -299,14 +299,16 @@ void Children::kill(agent::Process process, bool gently) {
   if (found == running_.end()) return;
   Running& running = found->second;
   starting_.forget(process);
-  // An idle process would take long to die.
-  if (running.idle) make_group_ordinary(running.child.pid);
+  const bool rehearses = !running.rehearses.empty();
+  const bool may_be_idle = running.idle || (rehearses && idle_spares_);
+  if (may_be_idle) os::make_group_ordinary(running.child.pid);
   (void)os::signal_group(running.child.pid, gently ? SIGTERM : SIGKILL);
-  // A rehearsal mostly has to end for a recovery. So it dies at idle priority at first, but after
-  // kDeadGiveWay at ordinary priority, because the recovery needs its memory, too.
-  if (running.rehearses.empty()) return;
-  loop_.after(kDeadGiveWay, [this, process] {
-    if (const pid_t group = pid_of(process); group != 0) make_group_ordinary(group);
+  // A rehearsal mostly has to end for a recovery. So it gives way at first, but after kDeadGiveWay
+  // no more, because the recovery needs its memory, too.
+  if (!rehearses || !may_be_idle) return;
+  os::make_leaders_idle(running.child.pid);
+  loop_.after(os::kDeadGiveWay, [this, process] {
+    if (const pid_t group = pid_of(process); group != 0) os::make_group_ordinary(group);
   });
 }
 

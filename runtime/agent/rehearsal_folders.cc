@@ -14,7 +14,7 @@
 #include "os/errors.h"
 #include "os/files.h"
 #include "os/folder.h"
-#include "runtime/agent/idle.h"
+#include "os/idle.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -83,7 +83,7 @@ void RehearsalFolders::remove(const std::string& name) {
   auto removal = std::make_unique<Removal>();
   try {
     removal->thread = std::thread([directory = directory_, gone, its = removal.get()] {
-      const Instant until = io::Loop::now() + kDeadGiveWay;
+      const Instant until = io::Loop::now() + os::kDeadGiveWay;
       while (!its->hurries && io::Loop::now() < until) {
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "os/idle.h"
 #include "os/lifeline.h"
 #include "os/process.h"
-#include "runtime/agent/idle.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -56,7 +56,7 @@ void StartingSpares::bound(Spare& spare, bool has_new_members) {
       spare.share.look(io::Loop::now(), std::chrono::nanoseconds(static_cast<std::int64_t>(used)));
   if (competes == did_compete && !has_new_members) return;
   for (const auto& [pid, time] : spare.members) {
-    competes ? make_process_ordinary(pid) : make_process_idle(pid);
+    competes ? os::make_process_ordinary(pid) : os::make_process_idle(pid);
   }
 }
 
@@ -65,7 +65,7 @@ void StartingSpares::look() {
   const bool looks_for_members = looks_++ % kMembersEvery == 0;
   for (auto& [process, spare] : spares_) {
     if (os::lifeline_ready(spare.lifeline)) {
-      if (may_be_idle_) make_group_idle(spare.group);
+      if (may_be_idle_) os::make_group_idle(spare.group);
       ready.push_back(process);
     } else if (may_be_idle_ && percent_ > 0) {
       if (looks_for_members) find_members(spare);

@@ -10,9 +10,9 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "os/idle.h"
 #include "os/lifeline.h"
 #include "os/process.h"
-#include "runtime/agent/idle.h"
 
 namespace holdfast::runtime {
 namespace {
@@ -41,7 +41,8 @@ pid_t start_computing() {
 class StartingSparesTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!may_undo_idle()) GTEST_SKIP() << "this user may not make an idle process ordinary again";
+    if (!os::may_undo_idle())
+      GTEST_SKIP() << "this user may not make an idle process ordinary again";
     ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
     lifeline_ = folder_ + "/lifeline";
     ASSERT_TRUE(os::prepare_lifeline(lifeline_));
@@ -102,7 +103,7 @@ TEST_F(StartingSparesTest, WhoHasAPlaceByNowIsLeftAlone) {
   starting.add(1, spare_, lifeline_);
   (void)percentage(500ms);
   starting.forget(1);
-  make_group_ordinary(spare_);
+  os::make_group_ordinary(spare_);
   EXPECT_GT(percentage(1s), 5);
 }
 

@@ -42,8 +42,7 @@ void Terminal::show(const wire::JobProgress& progress, std::size_t alive, std::i
   if (::isatty(STDOUT_FILENO) != 1) return;
   std::printf("\r\033[Kstep %llu%s  loss %.4g  generation %llu  %zu/%d ranks  %llu %s",
               static_cast<unsigned long long>(progress.version), rate(progress.version).c_str(),
-              progress.loss,
-              static_cast<unsigned long long>(progress.generation), alive, local,
+              progress.loss, static_cast<unsigned long long>(progress.generation), alive, local,
               static_cast<unsigned long long>(progress.recoveries),
               progress.recoveries == 1 ? "recovery" : "recoveries");
   std::fflush(stdout);

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "os/files.h"
 #include "os/folder.h"
+#include "os/idle.h"
 
 namespace holdfast::runtime {
 
@@ -146,6 +147,7 @@ void Rehearsal::end(const std::string& verdict, const std::string& words) {
                begun ? cat(step).c_str() : "unknown", verdict.c_str(), what.empty() ? "" : ": ",
                what.c_str(), written ? "" : " (it could not be written down)");
   std::fflush(stderr);
+  os::make_process_ordinary(::getpid());  // Nobody waits long for its end.
   ::_exit(written ? 0 : 1);
 }
 

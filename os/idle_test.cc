@@ -1,6 +1,6 @@
 // make_dead_give_way(): dead processes give way, and living ones do not. A zombie keeps the policy
 // that it died with until it is reaped, so a test can look at it for as long as it needs.
-#include "runtime/agent/idle.h"
+#include "os/idle.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -10,9 +10,7 @@
 
 #include <thread>
 
-#include "io/loop.h"
-
-namespace holdfast::runtime {
+namespace holdfast::os {
 namespace {
 
 using namespace std::chrono_literals;
@@ -34,8 +32,8 @@ class DeadGiveWay : public ::testing::Test {
   }
   // Whether the child gets the policy within a minute.
   [[nodiscard]] bool comes_to(int policy) const {
-    const Instant until = io::Loop::now() + 60s;
-    while (io::Loop::now() < until) {
+    const auto until = std::chrono::steady_clock::now() + 60s;
+    while (std::chrono::steady_clock::now() < until) {
       if (::sched_getscheduler(pid_) == policy) return true;
       std::this_thread::sleep_for(1ms);
     }
@@ -70,6 +68,33 @@ TEST_F(DeadGiveWay, TheLivingDoNot) {
   EXPECT_EQ(::sched_getscheduler(pid_), SCHED_OTHER);
 }
 
+// A thread that is idle when it ends holds up whoever reaps its process.
+TEST_F(DeadGiveWay, ByTheirFirstThreadsAlone) {
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  pid_ = ::fork();
+  if (pid_ == 0) {
+    ::setpgid(0, 0);
+    std::thread([&] {
+      const pid_t thread = ::gettid();
+      (void)!::write(ends[1], &thread, sizeof thread);
+      for (;;) ::pause();
+    }).join();
+  }
+  pid_t thread = 0;
+  ASSERT_EQ(::read(ends[0], &thread, sizeof thread), static_cast<ssize_t>(sizeof thread));
+  make_group_idle(pid_);
+  EXPECT_EQ(::sched_getscheduler(thread), SCHED_IDLE);
+  make_group_ordinary(pid_);
+  make_leaders_idle(pid_);
+  EXPECT_EQ(::sched_getscheduler(pid_), SCHED_IDLE);
+  EXPECT_EQ(::sched_getscheduler(thread), SCHED_OTHER);
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
 TEST(Idle, IsNobodyWhereTheUserWantsAnotherPolicyForAll) {
   for (const int policy : {SCHED_BATCH, SCHED_IDLE}) {
     bool has = false;
@@ -86,4 +111,4 @@ TEST(Idle, IsNobodyWhereTheUserWantsAnotherPolicyForAll) {
 }
 
 }  // namespace
-}  // namespace holdfast::runtime
+}  // namespace holdfast::os
