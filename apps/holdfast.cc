@@ -1,5 +1,5 @@
-// holdfast: looks after jobs: status, explain, inject, stop, drain, move, clean, settings, run,
-// verify, timeline, tls, table, snapshot.
+// holdfast: looks after jobs: status, explain, inject, stop, pause, resume, drain, move, clean,
+// settings, run, verify, timeline, tls, table, snapshot.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -20,8 +20,8 @@ namespace holdfast {
 namespace {
 
 constexpr const char* kCommands =
-    "status, explain, inject, stop, drain, move, clean, settings, run, verify, timeline, tls, "
-    "table and snapshot";
+    "status, explain, inject, stop, pause, resume, drain, move, clean, settings, run, verify, "
+    "timeline, tls, table and snapshot";
 
 void print_settings(bool markdown) {
   if (markdown) {
@@ -150,6 +150,11 @@ int run(int argc, char** argv) {
   inject.offer(app, job);
   Stopping stop;
   stop.offer(app, job);
+  auto* pause = app.add_subcommand("pause", "Have a job keep its memory and make no further step");
+  auto* resume = app.add_subcommand("resume", "Have a paused job go on");
+  for (auto* one : {pause, resume}) {
+    one->add_option("--job", job, "Its name; needed where several run");
+  }
   Moving move;
   move.offer(app, job);
   bool dry_run = false;
@@ -188,6 +193,7 @@ int run(int argc, char** argv) {
     return apps::inject(inject.arguments);
   }
   if (stop.app->parsed()) return apps::stop(job, stop.after_step, stop.timeout_s);
+  if (pause->parsed() || resume->parsed()) return apps::pause(job, pause->parsed());
   if (move.is_meant()) {
     return apps::move(job, move.from, move.to, move.drain->parsed(), move.timeout_s);
   }

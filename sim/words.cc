@@ -156,7 +156,8 @@ std::string to_words(const wire::Message& message) {
                 " ", name(m.stage),
                 m.stage == wire::Stage::kRunning || acts ? cat(" at ", version(m.version)) : "",
                 acts ? cat(", ", order(m.order)) : "",
-                m.ended == kNoRank ? "" : cat(" without rank ", m.ended), ": ", in_words(m.cause));
+                m.ended == kNoRank ? "" : cat(" without rank ", m.ended),
+                m.pauses % 2 == 1 ? ", paused" : "", ": ", in_words(m.cause));
           },
           [](const wire::Refused& m) { return cat("Refused: ", in_words(m.reason)); },
           [](const wire::Waiting& m) { return cat("Waiting: ", in_words(m.reason)); },
@@ -205,6 +206,11 @@ std::string to_words(const wire::Message& message) {
           [](const wire::GroupLost& m) { return cat("GroupLost ", m.generation, ' ', m.pages); },
           [](const wire::Remark& m) { return cat("Remark: ", in_words(m.reason)); },
           [](const wire::Snapshot& m) { return snapshot_word(m); },
+          [](const wire::Pause& m) {
+            return m.pauses == 0 ? cat("Pause ", m.on ? "on" : "off")
+                                 : cat("Pause: stands still after ", version(m.version));
+          },
+          [](const wire::Paused& m) { return cat("Paused: ", in_words(m.reason)); },
           [](const wire::Got& m) {
             return m.found ? cat("Got ", m.key, ", version ", m.version) : std::string("Got none");
           },
@@ -314,6 +320,7 @@ std::string to_words(const trainer::Work& work) {
           [](const trainer::ExchangeCopies& w) {
             return cat("exchange private parts of ", version(w.version));
           },
+          [](const trainer::Hold&) { return std::string("wait, because the job is paused"); },
           [](const trainer::Arrive&) { return std::string("arrive at the commit barrier"); },
           [](const trainer::Update& w) {
             return std::string(w.keeps ? "update, and copy it for a snapshot" : "update");

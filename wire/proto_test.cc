@@ -58,7 +58,7 @@ const std::vector<std::string> kTexts = {
     "    endpoint: \"endpoint\"\n  }\n  private_source {\n    holder: -2147483648\n"
     "    host: \"h\"\n    endpoint: \"e\"\n  }\n  moved: true\n  snapshot: \"s\"\n}\nended: "
     "-2147483648\ncause "
-    "{\n" EXTREME_REASON "\naddresses: 18446744073709551615\n",
+    "{\n" EXTREME_REASON "\naddresses: 18446744073709551615\npauses: 18446744073709551615\n",
     "sentence: \"no\"\nreason {\n" EXTREME_REASON "\n",
     "reason {\n  kind: REASON_ASSEMBLING\n  rank: -1\n  count: 1\n  total: 2\n}\n"
     "remark: 18446744073709551615\n",
@@ -153,7 +153,7 @@ TEST(Proto, ProtocReadsAndWritesTheFormation) {
       "\ndrained: \"a\"\ndrained: \"\"\n"
       "reached: 18446744073709551615\n"
       "snapshots {\n  version: 18446744073709551615\n  name: \"name\"\n}\nsnapshots {\n}\n"
-      "loads: true\n";
+      "loads: true\npauses: 18446744073709551615\n";
   EXPECT_EQ(protoc("decode", "Formation", encode(extreme_formation())), text);
   EXPECT_EQ(protoc("encode", "Formation", text), encode(extreme_formation()));
 }
