@@ -125,6 +125,13 @@ bool Faults::maybe_strike(std::uint32_t transitions) {
   return true;
 }
 
+// Nothing comes from there for a while: the host may be taken for lost.
+void Faults::stall(Index link, Duration lasting) {
+  if (job_.setup.hosts) job_.checkers.wiped();  // As in lose_sight_of().
+  job_.links[link].stalled_until = job_.now + lasting;
+  disturb(job_.links[link], job_.links[link].stalled_until);
+}
+
 // A long pause, or the other one.
 static Duration pause_of(Job& job, Duration other) {
   return job.choices.pick(2) == 0 ? kLongPause : other;
@@ -168,10 +175,8 @@ void Faults::strike(const Mishap& mishap) {
       return workers_.add_foreign(i);
     case Fault::kSpawnFails:
       return agents_.fail_spawns();
-    case Fault::kStall:  // The host may be taken for lost: see lose_sight_of().
-      if (job_.setup.hosts) job_.checkers.wiped();
-      job_.links[i].stalled_until = job_.now + lasting();
-      return disturb(job_.links[i], job_.links[i].stalled_until);
+    case Fault::kStall:
+      return stall(i, lasting());
     case Fault::kHiccup:
       return stand_still();
     case Fault::kDouble:
@@ -191,7 +196,7 @@ void Faults::strike(const Mishap& mishap) {
     case Fault::kLoseHost:
       return lose_host(i);
     case Fault::kMove:
-      return scheduler_.order(wire::Move{cat("host-", i), "", job_.choices.pick(2) == 1});
+      return ask_to_move(i);
     case Fault::kPauseJob:
       return pause_job();
     case Fault::kHang:
@@ -309,6 +314,10 @@ void Faults::lose_host(Index index) {
 }
 
 // A user asks to move the ranks of host `from`, and does not wait for the answer.
+void Faults::ask_to_move(Index from) {
+  scheduler_.order(wire::Move{cat("host-", from), "", job_.choices.pick(2) == 1});
+}
+
 void Faults::pause_job() {
   constexpr std::array kFor = {kShortPause, kLongPause, kMoment, Duration{}};
   job_.person.paused_at = job_.now;

@@ -116,6 +116,11 @@ std::string snapshot_word(const wire::Snapshot& m) {
   return text + (m.why.empty() ? "" : ", " + m.why);
 }
 
+std::string pause_word(const wire::Pause& m) {
+  if (m.pauses == 0) return cat("Pause ", m.on ? "on" : "off");
+  return cat("Pause: stands still after ", version(m.version));
+}
+
 }  // namespace
 
 const char* name(wire::Stage stage) {
@@ -206,11 +211,7 @@ std::string to_words(const wire::Message& message) {
           [](const wire::GroupLost& m) { return cat("GroupLost ", m.generation, ' ', m.pages); },
           [](const wire::Remark& m) { return cat("Remark: ", in_words(m.reason)); },
           [](const wire::Snapshot& m) { return snapshot_word(m); },
-          [](const wire::Pause& m) {
-            return m.pauses == 0 ? cat("Pause ", m.on ? "on" : "off")
-                                 : cat("Pause: stands still after ", version(m.version));
-          },
-          [](const wire::Paused& m) { return cat("Paused: ", in_words(m.reason)); },
+          [](const wire::Pause& m) { return pause_word(m); },
           [](const wire::Got& m) {
             return m.found ? cat("Got ", m.key, ", version ", m.version) : std::string("Got none");
           },

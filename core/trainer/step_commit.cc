@@ -29,7 +29,7 @@ void StepCommit::on(const SumsDone& e) {
 void StepCommit::on(const Staged&) {
   HF_ASSERT(training_.state == State::kStaging);
   training_.holding.staged = target_;
-  if (!training_.options.protect || !group_.exchanges()) return arrive();
+  if (!group_.exchanges()) return arrive();
   training_.enter(State::kExchanging);
   training_.work(ExchangeCopies{target_});
 }
@@ -47,9 +47,8 @@ void StepCommit::on(const CopiesExchanged& e) {
 // Whoever has lost pages does not arrive, so nobody commits the step. Nor does anybody, once one
 // rank stands still. A generation that was stopped already would not stop it again.
 void StepCommit::arrive() {
-  const bool protects = training_.options.protect;
-  if (protects && training_.pages_lost > 0)
-    return group_.lose(training_.options.replacement_timeout);
+  const bool is_short = training_.pages_lost > 0 && training_.options.protect;
+  if (is_short) return group_.lose(training_.options.replacement_timeout);
   if (!is_paused() || training_.stopped()) return pass();
   training_.enter(State::kHeld);
   training_.work(Hold{});
