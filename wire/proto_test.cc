@@ -116,6 +116,8 @@ const std::vector<std::string> kTexts = {
     "version: 18446744073709551615\nname: \"name\"\nfiles {\n  rank: -2147483648\n"
     "  bytes: 18446744073709551615\n  digest: 18446744073709551615\n}\nfiles {\n  rank: -1\n}\n"
     "old: \"old\"\nold: \"\"\nwhy: \"why\"\n",
+    "on: true\npauses: 18446744073709551615\nversion: 18446744073709551615\n",
+    "reason {\n  kind: REASON_UNPAUSED\n  rank: -1\n  count: 1\n}\n",
 };
 
 TEST(Proto, ProtocReadsEveryMessageAsItWasMeant) {

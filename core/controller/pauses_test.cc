@@ -129,8 +129,8 @@ TEST_F(PausesTest, ASuccessorIsHeldLikeTheOthers) {
   step(Received{90, state});
   come(4, who("2", 11, 2));
   ASSERT_EQ(machine_->stage(), Stage::kStopping);
-  for (const Link link : {1, 2, 4}) report(link);
-  for (const Link link : {1, 2, 4}) {
+  for (const Link link : {1U, 2U, 4U}) report(link);
+  for (const Link link : {1U, 2U, 4U}) {
     EXPECT_EQ(at(Stage::kRunning, link)->generation, 2U);
     EXPECT_EQ(at(Stage::kRunning, link)->pauses, 1U);
   }
@@ -187,6 +187,7 @@ TEST_F(PausesTest, NoSnapshotIsMadeOfAJobThatIsPaused) {
 }
 
 TEST_F(PausesTest, AJobThatHasEndedSaysWhy) {
+  order(false);
   step(Received{1, wire::Failed{{.kind = Kind::kProgram, .detail = "no"}}});
   ASSERT_TRUE(end_.has_value());
   order(true);
