@@ -16,10 +16,10 @@
 namespace holdfast::apps {
 namespace {
 
-constexpr int kSteps = 400;
-
 class Pauses : public ::testing::Test {
  protected:
+  static constexpr int kSteps = 400;
+
   static void launch(Job& job, std::vector<std::string> more) {
     more.insert(more.begin(), {"--worker_num", "2"});
     job.launch(toy(job, kSteps, std::move(more)));

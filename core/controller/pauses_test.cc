@@ -187,7 +187,12 @@ TEST_F(PausesTest, NoSnapshotIsMadeOfAJobThatIsPaused) {
 }
 
 TEST_F(PausesTest, AJobThatHasEndedSaysWhy) {
-  order(false);
+  options_.by_agent = true;  // The scheduler waits for it before it leaves.
+  options_.agent_patience = seconds(10);
+  machine_.emplace(options_, std::nullopt);
+  step(Started{});
+  SetUp();
+  step(Closed{90});
   step(Received{1, wire::Failed{{.kind = Kind::kProgram, .detail = "no"}}});
   ASSERT_TRUE(end_.has_value());
   order(true);
