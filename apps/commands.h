@@ -33,6 +33,11 @@ int move(const std::string& job, const std::string& from, const std::string& to,
 // or the order makes no sense, and it prints why.
 int stop(const std::string& job, std::int64_t after_step, int timeout_s);
 
+// `holdfast pause` (`on`) and `holdfast resume`: has a job make no further step, or go on. Returns
+// once no rank can make one, or after 10 s. Exit code 1: it does not stand still yet, or nobody
+// answers, and it prints why.
+int pause(const std::string& job, bool on);
+
 // `holdfast snapshot now`: has a job make a snapshot. Returns once it is on the disk. Exit code 1:
 // it was not made, and it prints why.
 int snapshot_now(const std::string& job, int timeout_s);

@@ -1,5 +1,5 @@
-// holdfast: looks after jobs: status, explain, inject, stop, drain, move, clean, settings, run,
-// verify, timeline, tls, table, snapshot.
+// holdfast: looks after jobs: status, explain, inject, stop, pause, resume, drain, move, clean,
+// settings, run, verify, timeline, tls, table, snapshot.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -20,8 +20,8 @@ namespace holdfast {
 namespace {
 
 constexpr const char* kCommands =
-    "status, explain, inject, stop, drain, move, clean, settings, run, verify, timeline, tls, "
-    "table and snapshot";
+    "status, explain, inject, stop, pause, resume, drain, move, clean, settings, run, verify, "
+    "timeline, tls, table and snapshot";
 
 void print_settings(bool markdown) {
   if (markdown) {
@@ -104,6 +104,21 @@ struct Stopping {
   }
 };
 
+// `holdfast pause` and `holdfast resume`.
+struct Pausing {
+  CLI::App* pause = nullptr;
+  CLI::App* resume = nullptr;
+
+  void offer(CLI::App& all, std::string& job) {
+    pause = all.add_subcommand("pause", "Have a job keep its memory and make no further step");
+    resume = all.add_subcommand("resume", "Have a paused job go on");
+    for (auto* one : {pause, resume}) {
+      one->add_option("--job", job, "Its name; needed where several run");
+    }
+  }
+  [[nodiscard]] bool is_meant() const { return pause->parsed() || resume->parsed(); }
+};
+
 // The commands that have a parser of their own. nullopt: it is none of them.
 std::optional<int> run_by_own_parser(int argc, char** argv) {
   const std::string_view command = argv[1];
@@ -150,6 +165,8 @@ int run(int argc, char** argv) {
   inject.offer(app, job);
   Stopping stop;
   stop.offer(app, job);
+  Pausing pausing;
+  pausing.offer(app, job);
   Moving move;
   move.offer(app, job);
   bool dry_run = false;
@@ -188,6 +205,7 @@ int run(int argc, char** argv) {
     return apps::inject(inject.arguments);
   }
   if (stop.app->parsed()) return apps::stop(job, stop.after_step, stop.timeout_s);
+  if (pausing.is_meant()) return apps::pause(job, pausing.pause->parsed());
   if (move.is_meant()) {
     return apps::move(job, move.from, move.to, move.drain->parsed(), move.timeout_s);
   }

@@ -22,7 +22,7 @@ namespace holdfast::io {
 namespace {
 
 constexpr int kApplication = 0x48464a31;  // "HFJ1": what `file` and we know a journal by.
-constexpr int kSchema = 7;
+constexpr int kSchema = 8;
 constexpr int kBusyMilliseconds = 2000;  // Long enough for a killed scheduler to be gone.
 
 // The formation is in one row, but for its roster: each seat has a row, by rank.

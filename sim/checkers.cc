@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <utility>
 
 #include "base/prng.h"
 #include "base/text.h"
@@ -41,7 +42,9 @@ void Checkers::said(const wire::Message& message, Rank rank, Incarnation incarna
       durable && rank >= 0 && static_cast<std::size_t>(rank) < durable->roster.size();
   const auto* seat = placed ? &durable->roster[static_cast<std::size_t>(rank)] : nullptr;
   if (const auto* part = std::get_if<wire::Assignment>(&message)) {
-    is_durable(seat && seat->incarnation == incarnation && durable->generation == part->generation);
+    is_durable(seat && seat->incarnation == incarnation &&
+               durable->generation == part->generation && durable->pauses >= part->pauses);
+    order_ = std::max(order_, part->pauses);
     if (part->stage == wire::Stage::kStopping) announced_.insert(part->generation);
     if (part->stage == wire::Stage::kRunning) said_to_run(*part, durable);
   } else if (std::holds_alternative<wire::Farewell>(message)) {
@@ -131,8 +134,15 @@ void Checkers::copies(const Arena& source, Version version) {
   }
 }
 
+void Checkers::stands_still(std::uint64_t order) {
+  if (std::exchange(stands_, order) != order) stands_at_ = committed_;
+}
+
 void Checkers::committed(const Arena& arena) {
   committed_ = std::max(committed_, arena.version);
+  if (stands_ != 0 && order_ == stands_ && arena.version > stands_at_) {
+    violate(cat("P64: version ", arena.version, " is made while the job stands still"));
+  }
   if (arena.version > steps_) {
     violate(cat("S5: version ", arena.version, " is beyond the last step"));
   } else if (arena.content != undisturbed_[static_cast<std::size_t>(arena.version)]) {

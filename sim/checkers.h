@@ -65,7 +65,13 @@ class Checkers {
   void told(Version version) { told_ = std::max(told_, version); }
   void forgot(Version version) { told_ = std::min(told_, version); }
   // It is on record that all ranks give up what they hold for a snapshot of `version`.
-  void loads(Version version) { told_ = committed_ = version; }
+  void loads(Version version) {
+    told_ = committed_ = version;
+    stands_at_ = std::min(stands_at_, version);
+  }
+  // The scheduler takes it that by this order, as in wire::Assignment::pauses, no rank can make a
+  // step any more.
+  void stands_still(std::uint64_t order);
   void ended_well(const std::vector<Arena>& arenas);
   void gave(Rank rank, std::uint64_t value) { given_[rank].insert(value); }
   // A process has read `value` as that of `rank`, in the exchange before the sessions.
@@ -99,6 +105,9 @@ class Checkers {
   std::map<Rank, std::set<std::uint64_t>> given_;     // The values put by each rank's processes.
   std::map<Rank, std::uint64_t> got_;
   std::map<wire::KeyVersion, std::string> lists_;
+  std::uint64_t order_ = 0;   // The newest that any rank was told,
+  std::uint64_t stands_ = 0;  // and the newest by which the job stood still; 0: none.
+  Version stands_at_ = 0;
   bool wiped_ = false;
   std::string violation_;
 };

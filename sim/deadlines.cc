@@ -44,6 +44,7 @@ std::optional<Instant> Deadlines::next() const {
     consider(agent.away_until);
   }
   for (const auto& errand : job_.person.workers) consider(errand.at);
+  if (job_.is_paused()) consider(job_.person.resumes_at);
   return next;
 }
 

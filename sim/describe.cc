@@ -74,6 +74,8 @@ std::string Narrator::describe(const Transition& t) const {
       return cat("somebody starts ", job_.person.workers[t.index].node_id, " again");
     case Kind::kPersonScheduler:
       return "somebody starts the scheduler again";
+    case Kind::kPersonResumes:
+      return "the user has the job go on";
     case Kind::kProof:
       return cat("it is proven that ", scheduler_.proofs()[t.index].node_id, " is dead");
     case Kind::kNotThere:
@@ -144,6 +146,8 @@ std::string Narrator::describe(const Mishap& mishap) const {
       return "kill all workers; all that was in memory is lost";
     case Fault::kPowerCut:
       return "power cut: all is lost but the disk";
+    case Fault::kPauseJob:
+      return "a user pauses the job";
     case Fault::kStopScheduler:
       return "the scheduler is stopped (SIGSTOP)";
     case Fault::kForeign:

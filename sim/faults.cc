@@ -1,6 +1,7 @@
 #include "sim/faults.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 
 #include "base/text.h"
@@ -79,6 +80,7 @@ void Faults::list_faults() {
     add(!job_.scheduler.stores.empty(), Fault::kStoreCrash, 0);
     add(!job_.scheduler.stores.empty(), Fault::kStoreFails, 0);
     add(job_.scheduler.paused_until <= job_.now, Fault::kStopScheduler, 0);
+    add(job_.scheduler_runs() && !job_.is_paused(), Fault::kPauseJob, 0);
   }
   for (Index i = connections_.first_open(); i < job_.links.size(); ++i) {
     const auto& link = job_.links[i];
@@ -121,6 +123,13 @@ bool Faults::maybe_strike(std::uint32_t transitions) {
   if (job_.log.is_wanted()) job_.log.tell(cat("  *** ", narrator_.describe(mishap)));
   strike(mishap);
   return true;
+}
+
+// Nothing comes from there for a while: the host may be taken for lost.
+void Faults::stall(Index link, Duration lasting) {
+  if (job_.setup.hosts) job_.checkers.wiped();  // As in lose_sight_of().
+  job_.links[link].stalled_until = job_.now + lasting;
+  disturb(job_.links[link], job_.links[link].stalled_until);
 }
 
 // A long pause, or the other one.
@@ -166,10 +175,8 @@ void Faults::strike(const Mishap& mishap) {
       return workers_.add_foreign(i);
     case Fault::kSpawnFails:
       return agents_.fail_spawns();
-    case Fault::kStall:  // The host may be taken for lost: see lose_sight_of().
-      if (job_.setup.hosts) job_.checkers.wiped();
-      job_.links[i].stalled_until = job_.now + lasting();
-      return disturb(job_.links[i], job_.links[i].stalled_until);
+    case Fault::kStall:
+      return stall(i, lasting());
     case Fault::kHiccup:
       return stand_still();
     case Fault::kDouble:
@@ -190,6 +197,8 @@ void Faults::strike(const Mishap& mishap) {
       return lose_host(i);
     case Fault::kMove:
       return ask_to_move(i);
+    case Fault::kPauseJob:
+      return pause_job();
     case Fault::kHang:
       return agents_.hang(job_.workers[i]);
     case Fault::kLosePages:
@@ -306,12 +315,15 @@ void Faults::lose_host(Index index) {
 
 // A user asks to move the ranks of host `from`, and does not wait for the answer.
 void Faults::ask_to_move(Index from) {
-  job_.links.emplace_back();
-  job_.links.back().client_open = false;
-  job_.links.back().client_gone = job_.links.back().accepted = true;
-  const Index link = job_.links.size() - 1;
-  scheduler_.tell(controller::Connected{link + 1, wire::PeerKind::kObserver});
-  scheduler_.hear(link, wire::Move{cat("host-", from), "", job_.choices.pick(2) == 1});
+  scheduler_.order(wire::Move{cat("host-", from), "", job_.choices.pick(2) == 1});
+}
+
+void Faults::pause_job() {
+  constexpr std::array kFor = {kShortPause, kLongPause, kMoment, Duration{}};
+  job_.person.paused_at = job_.now;
+  job_.person.resumes_at = job_.now + kFor[job_.choices.pick(kFor.size())];
+  job_.last_fault = std::max(job_.last_fault, job_.person.resumes_at);
+  scheduler_.order(wire::Pause{.on = true});
 }
 
 // The host may be taken for lost. It may have committed a step of which nobody else knows. If its

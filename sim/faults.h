@@ -57,6 +57,8 @@ class Faults {
   void cut_host(Index agent);
   void reset_host(Index agent);
   void ask_to_move(Index from);
+  void pause_job();
+  void stall(Index link, Duration lasting);
   void lose_sight_of(Index agent);
   void stand_still();
   void excuse_last_calls(Instant until);

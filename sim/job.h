@@ -58,6 +58,10 @@ struct Job {
   [[nodiscard]] bool scheduler_runs() const {
     return scheduler.machine && scheduler.paused_until <= now;
   }
+  [[nodiscard]] bool is_paused() const {
+    return scheduler.machine && scheduler.machine->head().is_paused() &&
+           scheduler.machine->stage() != wire::Stage::kEnded;
+  }
   [[nodiscard]] bool awake(const Worker& worker) const {
     return worker.alive && worker.paused_until <= now;
   }

@@ -20,8 +20,8 @@ namespace holdfast::sim {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: sim [--world swarm|hosts|farewell|rehearsed|hung|lossy|served|snapshots|wide|\n"
-    "                    small|smallest|exchange|election|candidates]\n"
+    "usage: sim [--world swarm|hosts|farewell|rehearsed|hung|lossy|served|snapshots|paused|\n"
+    "                    wide|small|smallest|exchange|election|candidates]\n"
     "           [--schedules N] [--seed S] [--exhaustive]\n"
     "           [--seconds T] [--tape FILE] [--save FILE] [--print] [--shrink]\n"
     "  --schedules N  how many (100000)       --seed S     of the first (1); schedule I has S+I\n"

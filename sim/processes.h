@@ -168,6 +168,8 @@ struct Person {  // A person who starts dead processes again by hand.
   };
   std::vector<Errand> workers;
   bool scheduler = false;
+  Instant paused_at{};   // When somebody has paused the job, at the last time,
+  Instant resumes_at{};  // and when it shall go on.
   std::uint32_t left = 30;
 };
 

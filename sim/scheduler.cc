@@ -56,6 +56,15 @@ void SchedulerShell::hear_end(Index link) {
   if (!worker.alive) proofs_.push_back({worker.node_id, worker.incarnation});
 }
 
+void SchedulerShell::order(wire::Message order) {
+  job_.links.emplace_back();
+  job_.links.back().client_open = false;
+  job_.links.back().client_gone = job_.links.back().accepted = true;
+  const Index link = job_.links.size() - 1;
+  tell(controller::Connected{link + 1, wire::PeerKind::kObserver});
+  hear(link, std::move(order));
+}
+
 Rank SchedulerShell::rank_in_roster(const std::string& node_id) const {
   const auto& members = job_.scheduler.machine->members();
   for (std::size_t i = 0; i < members.size(); ++i) {
@@ -138,6 +147,8 @@ void SchedulerShell::kill(std::int32_t code, bool store_survives) {
 void SchedulerShell::tell(const controller::Event& event) {
   for (const auto& action : job_.scheduler.machine->step(job_.now, event)) carry_out(action);
   check_agent_hears_first();
+  const controller::Machine& machine = *job_.scheduler.machine;
+  if (machine.stands_still()) job_.checkers.stands_still(machine.head().pauses);
   job_.scheduler.deadline = job_.scheduler.machine->deadline();
 }
 

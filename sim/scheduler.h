@@ -30,7 +30,8 @@ class SchedulerShell {
   Index connect(Index worker, Index agent);
   void deliver_up(Index link);
   void hear(Index link, wire::Message message);
-  void hear_end(Index link);  // The end of a connection.
+  void hear_end(Index link);        // The end of a connection.
+  void order(wire::Message order);  // Somebody gives it, and does not wait for the answer.
 
   // Deaths that it can prove, and answers to its probes, on their way to it.
   [[nodiscard]] const std::vector<controller::ProvenDead>& proofs() const { return proofs_; }

@@ -12,7 +12,8 @@ namespace {
 constexpr std::uint32_t kOfHosts = bit(Fault::kLoseHost) | bit(Fault::kCutHost) |
                                    bit(Fault::kLinksFail) | bit(Fault::kMove) | bit(Fault::kReset);
 constexpr std::uint32_t kNotDrawn = kOfHosts | bit(Fault::kHang) | bit(Fault::kLosePages) |
-                                    bit(Fault::kWipeAll) | bit(Fault::kPowerCut);
+                                    bit(Fault::kWipeAll) | bit(Fault::kPowerCut) |
+                                    bit(Fault::kPauseJob);
 constexpr std::uint32_t kOfOneHost = 15;  // How many of the first faults are for one host.
 
 // Draws which faults may happen. Many kinds hide each other, so half of the runs have only two.
@@ -255,6 +256,15 @@ Setup snapshots(Choices& choices) {
   return setup;
 }
 
+// Often nothing else happens to a job that is paused.
+Setup paused(Choices& choices) {
+  constexpr std::array kOf = {swarm, hosts, hung, served, snapshots};
+  Setup setup = kOf[choices.pick(kOf.size())](choices);
+  setup.kinds = bit(Fault::kPauseJob) | (choices.pick(4) == 1 ? 0 : setup.kinds);
+  setup.faults += 1 + choices.pick(2);
+  return setup;
+}
+
 Setup small(Choices& choices) {
   Setup setup;
   setup.steps = 1;
@@ -291,6 +301,7 @@ std::optional<Setup> draw_setup(const std::string& world, Choices& choices) {
   if (world == "lossy") return lossy(choices);
   if (world == "served") return served(choices);
   if (world == "snapshots") return snapshots(choices);
+  if (world == "paused") return paused(choices);
   if (world == "wide") return wide(choices);
   if (world == "small") return small(choices);
   if (world == "smallest") return smallest(choices);

@@ -46,8 +46,10 @@ enum class Fault : std::uint8_t {
   // Only where snapshots are made.
   kWipeAll,   // All workers die, and all that is in the memory of all hosts is lost.
   kPowerCut,  // All is lost but the disk. A new run begins with the snapshots there.
+  // Only in the world "paused".
+  kPauseJob,  // A user pauses the job, and has it go on later.
 };
-inline constexpr std::uint32_t kFaults = 28;
+inline constexpr std::uint32_t kFaults = 29;
 [[nodiscard]] constexpr std::uint32_t bit(Fault fault) {
   return std::uint32_t{1} << static_cast<std::uint32_t>(fault);
 }
@@ -106,7 +108,8 @@ struct Setup {
 // end. In "rehearsed" agents of any of these have ranks
 // rehearsed. In "hung" training threads hang; in "lossy" ranks lose pages of memory. In "served"
 // some of the ranks of a job of "swarm" or "hosts" are parameter servers. In "snapshots" these are
-// made, and all memory is lost, of some hosts or of all, perhaps with the scheduler. "small",
+// made, and all memory is lost, of some hosts or of all, perhaps with the scheduler. In "paused" a
+// job of "swarm", "hosts", "hung", "served" or "snapshots" is paused now and then. "small",
 // "smallest" and "exchange" are for exhaustive runs with 2 ranks: 2 faults without an exchange, or
 // 1 fault with one.
 [[nodiscard]] std::optional<Setup> draw_setup(const std::string& world, Choices& choices);

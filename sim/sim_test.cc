@@ -63,6 +63,10 @@ TEST(Simulation, SnapshotsAreWholeAndTheLastRung) {
   keep_every_invariant("snapshots", kOfHosts / 2);
 }
 
+TEST(Simulation, APausedJobMakesNoStepAndGoesOn) {
+  keep_every_invariant("paused", kOfHosts / 2);
+}
+
 TEST(Simulation, ParameterServersAreRanksLikeOthers) {
   keep_every_invariant("served", kOfHosts / 2);
 }
@@ -215,6 +219,16 @@ TEST_F(CheckersTest, SeeAStepMadeFromWrongGradients) {
   arenas_[0].version = 1;
   checkers_.committed(arenas_[0]);
   expect("S4");
+}
+
+TEST_F(CheckersTest, SeeAStepOfAPausedJob) {
+  wire::Formation formation{.generation = 1, .stage = wire::Stage::kRunning, .pauses = 1};
+  formation.roster = {{.node_id = "w0", .incarnation = 1}};
+  wire::Assignment part{.rank = 0, .generation = 1, .stage = wire::Stage::kRunning, .pauses = 1};
+  checkers_.said(part, 0, 1, formation);
+  checkers_.stands_still(1);
+  checkers_.committed(Arena{.version = 1});
+  EXPECT_EQ(checkers_.violation().substr(0, 3), "P64");
 }
 
 TEST_F(CheckersTest, SeeARankThatHasNotMadeEveryStep) {

@@ -74,6 +74,7 @@ class Training {
   void end(Index worker, const trainer::AwaitSums&);
   void end(Index worker, const trainer::Stage& work);
   void end(Index worker, const trainer::ExchangeCopies& work);
+  void end(Index, const trainer::Hold&) {}
   void end(Index worker, const trainer::Arrive&);
   void end(Index worker, const trainer::Update& work);
   void end(Index worker, const trainer::Return& result);

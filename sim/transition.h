@@ -42,7 +42,8 @@ struct Transition {
     kAddressesFound,
     kAddressesOverdue,
     kRehearsalEnds,
-    kSnapshotDone
+    kSnapshotDone,
+    kPersonResumes
   };
 
   Kind kind;

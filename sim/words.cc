@@ -116,6 +116,11 @@ std::string snapshot_word(const wire::Snapshot& m) {
   return text + (m.why.empty() ? "" : ", " + m.why);
 }
 
+std::string pause_word(const wire::Pause& m) {
+  if (m.pauses == 0) return cat("Pause ", m.on ? "on" : "off");
+  return cat("Pause: stands still after ", version(m.version));
+}
+
 }  // namespace
 
 const char* name(wire::Stage stage) {
@@ -156,7 +161,8 @@ std::string to_words(const wire::Message& message) {
                 " ", name(m.stage),
                 m.stage == wire::Stage::kRunning || acts ? cat(" at ", version(m.version)) : "",
                 acts ? cat(", ", order(m.order)) : "",
-                m.ended == kNoRank ? "" : cat(" without rank ", m.ended), ": ", in_words(m.cause));
+                m.ended == kNoRank ? "" : cat(" without rank ", m.ended),
+                m.pauses % 2 == 1 ? ", paused" : "", ": ", in_words(m.cause));
           },
           [](const wire::Refused& m) { return cat("Refused: ", in_words(m.reason)); },
           [](const wire::Waiting& m) { return cat("Waiting: ", in_words(m.reason)); },
@@ -205,6 +211,7 @@ std::string to_words(const wire::Message& message) {
           [](const wire::GroupLost& m) { return cat("GroupLost ", m.generation, ' ', m.pages); },
           [](const wire::Remark& m) { return cat("Remark: ", in_words(m.reason)); },
           [](const wire::Snapshot& m) { return snapshot_word(m); },
+          [](const wire::Pause& m) { return pause_word(m); },
           [](const wire::Got& m) {
             return m.found ? cat("Got ", m.key, ", version ", m.version) : std::string("Got none");
           },
@@ -314,6 +321,7 @@ std::string to_words(const trainer::Work& work) {
           [](const trainer::ExchangeCopies& w) {
             return cat("exchange private parts of ", version(w.version));
           },
+          [](const trainer::Hold&) { return std::string("wait, because the job is paused"); },
           [](const trainer::Arrive&) { return std::string("arrive at the commit barrier"); },
           [](const trainer::Update& w) {
             return std::string(w.keeps ? "update, and copy it for a snapshot" : "update");

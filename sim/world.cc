@@ -153,6 +153,7 @@ void World::list_processes() {
     add(job_.person.workers[i].at <= job_.now, Kind::kPersonWorker, i);
   }
   add(job_.person.scheduler, Kind::kPersonScheduler, 0);
+  add(runs && job_.is_paused() && job_.person.resumes_at <= job_.now, Kind::kPersonResumes, 0);
   for (Index i = 0; runs && i < scheduler_.proofs().size(); ++i) {
     possible_.push_back({Kind::kProof, i});
   }
@@ -250,6 +251,9 @@ void World::perform(const Transition& t) {
       job_.person.scheduler = false;
       job_.scheduler.starting = true;
       return;
+    case Kind::kPersonResumes:
+      check_pause();
+      return scheduler_.order(wire::Pause{});
     case Kind::kProof:
       return scheduler_.hear_proof(t.index);
     case Kind::kNotThere:
@@ -324,6 +328,17 @@ void World::check_load() {
     job_.checkers.violate("S3: a snapshot is loaded though no version was lost");
   }
   journal_.set_loaded();
+}
+
+// Checks that a job to which nothing else has happened stands still after a second.
+void World::check_pause() {
+  const controller::Machine& machine = *job_.scheduler.machine;
+  const bool is_calm = job_.struck == bit(Fault::kPauseJob) && !journal_.any_finished() &&
+                       machine.stage() == wire::Stage::kRunning;
+  const bool is_long = job_.now >= job_.person.paused_at + std::chrono::seconds(1);
+  if (is_calm && is_long && !machine.stands_still()) {
+    job_.checkers.violate("P64: a job that is paused does not stand still");
+  }
 }
 
 // Why the agents have failed. Null: all agents that live have exited with code 0.

@@ -61,6 +61,7 @@ class World {
   [[nodiscard]] bool over() const;
   void check_end();
   void check_load();
+  void check_pause();
   [[nodiscard]] wire::Reason why_ended() const;
   [[nodiscard]] const wire::Reason* why_ended_by_agents() const;
   void check_deaths_are_known();

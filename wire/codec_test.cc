@@ -75,7 +75,7 @@ TEST(Codec, NamesEveryKindAfterItsStruct) {
   EXPECT_EQ(kind_name(kind_of(Heartbeat{})), "Heartbeat");
   EXPECT_EQ(kind_of(Heartbeat{}), kHeartbeat);
   EXPECT_EQ(kind_name(0), "unknown");
-  EXPECT_EQ(kind_name(33), "unknown");
+  EXPECT_EQ(kind_name(35), "unknown");
 }
 
 TEST(Codec, KeepsTheBitsOfALoss) {
@@ -125,7 +125,7 @@ TEST(Codec, BlamesThePeerForMalformedBytes) {
     EXPECT_EQ(message.error().blame, Blame::kPeer);
   }
   EXPECT_FALSE(decode(0, ""));
-  EXPECT_FALSE(decode(33, ""));
+  EXPECT_FALSE(decode(35, ""));
   EXPECT_FALSE(decode_formation(bytes_of({0x08, 1})));
 }
 

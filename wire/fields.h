@@ -103,7 +103,7 @@ struct Fields<Formation> {
       in_order(&Formation::job, &Formation::run_id, &Formation::generation, &Formation::stage,
                &Formation::version, &Formation::recoveries, &Formation::roster, &Formation::orders,
                &Formation::cause, &Formation::success, &Formation::end, &Formation::drained,
-               &Formation::reached, &Formation::snapshots, &Formation::loads);
+               &Formation::reached, &Formation::snapshots, &Formation::loads, &Formation::pauses);
 };
 template <>
 struct Fields<Remarked> {
@@ -129,7 +129,7 @@ struct Fields<Assignment> {
       std::tuple_cat(in_order(&Assignment::rank, &Assignment::world_size, &Assignment::run_id,
                               &Assignment::generation, &Assignment::stage, &Assignment::version,
                               &Assignment::order, &Assignment::ended, &Assignment::cause),
-                     in_order<11>(&Assignment::addresses));
+                     in_order<11>(&Assignment::addresses, &Assignment::pauses));
 };
 template <>
 struct Fields<Refused> {
@@ -198,6 +198,14 @@ struct Fields<Drill> {
 template <>
 struct Fields<Drilled> {
   static constexpr auto kList = in_order(&Drilled::reason);
+};
+template <>
+struct Fields<Pause> {
+  static constexpr auto kList = in_order(&Pause::on, &Pause::pauses, &Pause::version);
+};
+template <>
+struct Fields<Paused> {
+  static constexpr auto kList = in_order(&Paused::reason);
 };
 template <>
 struct Fields<SnapshotFile> {

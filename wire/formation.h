@@ -134,6 +134,9 @@ struct Formation {
   // The ranks give up what they hold for the snapshot of `version`. Until all have it, what a rank
   // has of other versions counts as nothing.
   bool loads = false;
+  // How many orders to pause and to go on, in turn, there were. Odd: the job is paused.
+  std::uint64_t pauses = 0;
+  [[nodiscard]] bool is_paused() const { return pauses % 2 == 1; }
   bool operator==(const Formation&) const = default;
 };
 

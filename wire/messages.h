@@ -21,7 +21,7 @@
 
 namespace holdfast::wire {
 
-inline constexpr std::uint32_t kProtocol = 18;  // Raised when an older peer could misunderstand us.
+inline constexpr std::uint32_t kProtocol = 19;  // Raised when an older peer could misunderstand us.
 
 // worker → scheduler, first on every connection; again after every reconnection.
 struct Register {
@@ -56,6 +56,7 @@ struct Assignment {
   Rank ended = kNoRank;         // A rank whose training has ended, so it never joins; else kNoRank.
   Reason cause;                 // Why the generation is formed.
   std::uint64_t addresses = 0;  // The Addresses::name in use. 0: all ranks share one memory.
+  std::uint64_t pauses = 0;     // As in Formation. While it is odd, come to no commit barrier.
   bool operator==(const Assignment&) const = default;
 };
 
@@ -248,6 +249,22 @@ struct Drill {
 struct Drilled {
   Reason reason;
   bool operator==(const Drilled&) const = default;
+};
+
+// observer → scheduler, at a user's request: have the job make no further step, or go on.
+// agent → scheduler: go on, because this host's workers are to end.
+// worker → scheduler: this rank stands still by order.
+// scheduler → agent: how it is now; on each connection and after each change.
+struct Pause {
+  bool on = false;
+  std::uint64_t pauses = 0;  // From a worker: Assignment::pauses, by which it stands still;
+  Version version = 0;       // and the newest step that it has made.
+  bool operator==(const Pause&) const = default;
+};
+// scheduler → observer: kPaused, kPausing or kUnpaused; or why the job has ended.
+struct Paused {
+  Reason reason;
+  bool operator==(const Paused&) const = default;
 };
 
 // A file of a snapshot: what one rank has to give.
@@ -489,13 +506,13 @@ using Message =
     std::variant<Register, Assignment, Refused, Waiting, AgentState, Evict, Report, Repaired,
                  Progress, JobProgress, Finished, Farewell, Failed, JobEnded, StatusQuery,
                  StatusReply, Heartbeat, Put, Kept, Get, Got, GroupLost, Places, Move, Moved,
-                 Addresses, AskAddresses, Inspect, Remark, Drill, Drilled, Snapshot>;
+                 Addresses, AskAddresses, Inspect, Remark, Drill, Drilled, Snapshot, Pause, Paused>;
 inline constexpr std::array<std::string_view, std::variant_size_v<Message>> kMessageNames = {
     "Register", "Assignment", "Refused",      "Waiting",     "AgentState", "Evict",
     "Report",   "Repaired",   "Progress",     "JobProgress", "Finished",   "Farewell",
     "Failed",   "JobEnded",   "StatusQuery",  "StatusReply", "Heartbeat",  "Put",
     "Kept",     "Get",        "Got",          "GroupLost",   "Places",     "Move",
     "Moved",    "Addresses",  "AskAddresses", "Inspect",     "Remark",     "Drill",
-    "Drilled",  "Snapshot"};
+    "Drilled",  "Snapshot",   "Pause",        "Paused"};
 
 }  // namespace holdfast::wire

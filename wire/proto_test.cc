@@ -58,7 +58,7 @@ const std::vector<std::string> kTexts = {
     "    endpoint: \"endpoint\"\n  }\n  private_source {\n    holder: -2147483648\n"
     "    host: \"h\"\n    endpoint: \"e\"\n  }\n  moved: true\n  snapshot: \"s\"\n}\nended: "
     "-2147483648\ncause "
-    "{\n" EXTREME_REASON "\naddresses: 18446744073709551615\n",
+    "{\n" EXTREME_REASON "\naddresses: 18446744073709551615\npauses: 18446744073709551615\n",
     "sentence: \"no\"\nreason {\n" EXTREME_REASON "\n",
     "reason {\n  kind: REASON_ASSEMBLING\n  rank: -1\n  count: 1\n  total: 2\n}\n"
     "remark: 18446744073709551615\n",
@@ -116,6 +116,8 @@ const std::vector<std::string> kTexts = {
     "version: 18446744073709551615\nname: \"name\"\nfiles {\n  rank: -2147483648\n"
     "  bytes: 18446744073709551615\n  digest: 18446744073709551615\n}\nfiles {\n  rank: -1\n}\n"
     "old: \"old\"\nold: \"\"\nwhy: \"why\"\n",
+    "on: true\npauses: 18446744073709551615\nversion: 18446744073709551615\n",
+    "reason {\n  kind: REASON_UNPAUSED\n  rank: -1\n  count: 1\n}\n",
 };
 
 TEST(Proto, ProtocReadsEveryMessageAsItWasMeant) {
@@ -153,7 +155,7 @@ TEST(Proto, ProtocReadsAndWritesTheFormation) {
       "\ndrained: \"a\"\ndrained: \"\"\n"
       "reached: 18446744073709551615\n"
       "snapshots {\n  version: 18446744073709551615\n  name: \"name\"\n}\nsnapshots {\n}\n"
-      "loads: true\n";
+      "loads: true\npauses: 18446744073709551615\n";
   EXPECT_EQ(protoc("decode", "Formation", encode(extreme_formation())), text);
   EXPECT_EQ(protoc("encode", "Formation", text), encode(extreme_formation()));
 }

@@ -182,6 +182,11 @@ struct Reason {
     kSnapshotMade,     // version; detail: its name
     kSnapshotLacking,  // detail: why; empty: it took too long
     kStopped,          // Why the job, or an agent, ends: a user has said so.
+    // What an observer who pauses the job, or has it go on, is told. All users are told of the
+    // first and the last.
+    kPaused,    // version: the newest step; count: 1: it was so before
+    kPausing,   // Not all ranks have heard it, or they are in their own part of a step.
+    kUnpaused,  // count: 1: it was not paused
   };
   Kind kind = Kind::kNone;
   Rank rank = kNoRank;
@@ -200,7 +205,7 @@ struct Reason {
   bool operator==(const Reason&) const = default;
 };
 [[nodiscard]] constexpr bool is_known(Reason::Kind kind) {
-  return kind <= Reason::Kind::kStopped;
+  return kind <= Reason::Kind::kUnpaused;
 }
 
 }  // namespace holdfast::wire

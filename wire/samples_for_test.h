@@ -46,6 +46,7 @@ inline std::vector<Message> extreme_messages() {
                  {Act::kBegin, {kMost32, "host", "endpoint"}, {kLeast32, "h", "e"}, true, "s"},
                  kLeast32,
                  extreme_reason(),
+                 kMost,
                  kMost},
       Refused{"no", extreme_reason()},
       Waiting{{.kind = Reason::Kind::kAssembling, .count = 1, .total = 2}, kMost},
@@ -97,6 +98,8 @@ inline std::vector<Message> extreme_messages() {
                {{kLeast32, kMost, kMost}, {}},
                {"old", ""},
                "why"},
+      Pause{true, kMost, kMost},
+      Paused{{.kind = Reason::Kind::kUnpaused, .count = 1}},
   };
 }
 
@@ -116,7 +119,8 @@ inline Formation extreme_formation() {
       .drained = {"a", ""},
       .reached = kMost,
       .snapshots = {{kMost, "name"}, {}},
-      .loads = true};
+      .loads = true,
+      .pauses = kMost};
 }
 
 inline Remarked extreme_remark() {

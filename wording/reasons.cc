@@ -124,6 +124,21 @@ std::string places(std::int64_t count) {
   return count == 1 ? "1 place" : cat(count, " places");
 }
 
+std::string of_pause(const Reason& r) {
+  switch (r.kind) {
+    case Kind::kPaused:
+      return cat(r.count == 0 ? "paused by order after step " : "is paused already, after step ",
+                 r.version, ": `holdfast resume` goes on");
+    case Kind::kPausing:
+      return "the job is to pause, but its step under way takes longer: it stands still at its end "
+             "(`holdfast pause` waits for that again)";
+    case Kind::kUnpaused:
+      return r.count == 0 ? "goes on by order" : "the job is not paused";
+    default:
+      return {};
+  }
+}
+
 std::string of_formation(const Reason& r) {
   switch (r.kind) {
     case Kind::kJobStarts:
@@ -550,6 +565,7 @@ std::string in_words(const Reason& reason) {
   if (text.empty()) text = of_moves(reason);
   if (text.empty()) text = of_drill(reason);
   if (text.empty()) text = of_snapshot(reason);
+  if (text.empty()) text = of_pause(reason);
   if (!text.empty()) return text;
   text = of_training(reason);
   // Its sentence names the rank.

@@ -101,6 +101,7 @@ struct Job {
   LinkState link = LinkState::kNever;
   bool are_places_told = false;  // The scheduler was sent the newest places,
   bool is_rest_told = true;      // and all else of its AgentState.
+  bool is_paused = false;        // The job, by order, as the scheduler has said on this link.
   std::uint64_t remarks = 0;     // How many of the job's remarks the user has been told.
   Actions actions;
 

@@ -70,6 +70,7 @@ void Machine::on(const SpawnFailed& e) {
 
 void Machine::on(const LinkUp& e) {
   job_.link = LinkState::kUp;
+  job_.is_paused = false;  // Else the scheduler says so.
   is_far_ = e.is_far;
   reporter_.report();
   shutdown_.repeat_failure();
@@ -110,6 +111,11 @@ void Machine::receive(const wire::Snapshot& m) {
   using Word = wire::SnapshotWord;
   if (m.word == Word::kWrite || m.word == Word::kName) return job_.emit(DoSnapshot{m});
   shutdown_.receive(m);
+}
+
+void Machine::receive(const wire::Pause& m) {
+  job_.is_paused = m.on;
+  stalls_.begin_anew();
 }
 
 void Machine::receive(const wire::Drill& m) {

@@ -61,6 +61,7 @@ class Machine {
   void receive(const wire::Waiting& m);
   void receive(const wire::Drill& m);
   void receive(const wire::Snapshot& m);
+  void receive(const wire::Pause& m);
   template <class Other>
   void receive(const Other&) {}
 

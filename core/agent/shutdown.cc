@@ -22,6 +22,7 @@ void Shutdown::on(const Interrupted& e) {
   const bool may_wait = patience > Duration{} && job_.state == State::kRunning &&
                         job_.link == LinkState::kUp && !job_.workers_done();
   if (std::exchange(signal_, e.signal) == 0 && may_wait) {
+    have_job_go_on();
     job_.send(wire::Snapshot{.word = wire::SnapshotWord::kAsk});
     snapshot_pause_ = job_.pause(patience);
     echo_pause_ = job_.pause(kEcho);
@@ -49,7 +50,14 @@ void Shutdown::receive(const wire::Snapshot& m) {
   interrupt({.kind = Reason::Kind::kInterrupted, .count = signal_}, 128 + signal_);
 }
 
+// A rank that stands still by order makes no snapshot, and its program could not save anything. An
+// interrupted agent with places ends the job in any case.
+void Shutdown::have_job_go_on() {
+  if (job_.is_paused && job_.worker_places() > 0) job_.send(wire::Pause{.on = false});
+}
+
 void Shutdown::interrupt(Reason reason, std::int32_t code) {
+  have_job_go_on();
   job_.enter(State::kEnding);
   result_ = {code, std::move(reason), ""};
   workers_leave_ = true;

@@ -51,6 +51,7 @@ class Shutdown {
   [[nodiscard]] bool workers_leave() const { return workers_leave_; }
 
  private:
+  void have_job_go_on();
   void interrupt(wire::Reason reason, std::int32_t code);
   void say_interrupted();
   void end_all(bool gently);

@@ -40,6 +40,21 @@ TEST_F(SnapshotFirst, AnInterruptWaitsForASnapshot) {
   EXPECT_EQ(exit_->code, 143);
 }
 
+// Else the ranks would make no snapshot, and no handler of theirs could save anything.
+TEST_F(SnapshotFirst, APausedJobGoesOnSoThatItCanEnd) {
+  for (const auto patience : {std::chrono::seconds(20), std::chrono::seconds(0)}) {
+    patience_ = patience;
+    start();
+    step(LinkUp{});
+    step(Received{wire::Pause{.on = true}});
+    said_.clear();
+    step(Interrupted{15});
+    ASSERT_FALSE(said_.empty());
+    EXPECT_EQ(std::get<wire::Pause>(said_[0]), wire::Pause{});
+    EXPECT_EQ(killed_.empty(), patience > std::chrono::seconds(0));
+  }
+}
+
 TEST_F(SnapshotFirst, ItEndsWithoutOneIfThereIsNone) {
   interrupt();
   hear(wire::SnapshotWord::kFailed);

@@ -15,7 +15,7 @@ bool is_training(const Whereabouts& where) {
 }  // namespace
 
 void StallWatch::see(Seen& seen, const Whereabouts& where, bool on_time) {
-  if (on_time) ++seen.in_step;  // Else this agent may have stood still itself.
+  if (on_time) ++seen.in_step;  // Else this agent may have stood still itself, or the job by order.
   if (where.steps != seen.where.steps) {
     seen.longest_step = std::max(seen.in_step, seen.longest_step * 7 / 8);
     seen.in_step = 0;
@@ -44,9 +44,16 @@ void StallWatch::on(const Looked& e) {
     const auto found = e.whereabouts.find(place.process);
     if (place.role != Role::kWorker || found == e.whereabouts.end()) continue;
     Seen& seen = still[place.process] = std::move(seen_[place.process]);
-    see(seen, found->second, e.on_time);
+    see(seen, found->second, e.on_time && !job_.is_paused);
   }
   seen_ = std::move(still);
+}
+
+void StallWatch::begin_anew() {
+  for (auto& [process, seen] : seen_) {
+    if (seen.stands) job_.is_rest_told = false;
+    seen = {.where = seen.where, .longest_step = seen.longest_step};
+  }
 }
 
 void StallWatch::receive(const wire::Inspect& m) {

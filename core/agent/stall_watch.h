@@ -27,6 +27,7 @@ class StallWatch {
   void on(const Looked& e);
   void on(const Inspected& e);
   void receive(const wire::Inspect& m);
+  void begin_anew();  // What was seen so far does not count: the job is paused, or goes on.
   [[nodiscard]] bool stands(const std::string& node_id) const;
   [[nodiscard]] std::vector<wire::StandingState> standing() const;
 

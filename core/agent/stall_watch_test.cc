@@ -95,6 +95,21 @@ TEST_F(StallTest, LooksThatWereMissedDoNotCount) {
   EXPECT_EQ(said_.size(), 1U);
 }
 
+TEST_F(StallTest, APausedJobStandsByOrderAndIsWatchedAnewAfterwards) {
+  train(5);
+  look_at_all(kStallLooks + 1);
+  EXPECT_EQ(told().size(), 2U);
+  step(Received{wire::Pause{.on = true}});
+  EXPECT_TRUE(told().empty());
+  look_at_all(100);
+  EXPECT_TRUE(told().empty());
+  step(Received{wire::Pause{}});
+  look_at_all(kStallLooks - 1);
+  EXPECT_TRUE(told().empty());
+  look_at_all();
+  EXPECT_EQ(told().size(), 2U) << "the time of the pause belongs to no step";
+}
+
 TEST_F(StallTest, WhoRecoversOrHasEndedDoesNotStand) {
   train(5);
   where_["w0"].doing = Doing::kRecovering;

@@ -81,6 +81,7 @@ struct Job {
   Instant now{};
   std::int64_t unix_ms = 0;  // `now` by the wall clock, while a message is looked at.
   Instant started{};
+  Instant waits_count_from = Instant::min();  // That ranks waited before was by order.
   // After a restart: when all live processes are back, also those without a rank.
   Instant all_are_back{};
 

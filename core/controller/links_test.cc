@@ -90,6 +90,8 @@ std::vector<Word> words() {
           {wire::Addresses{}, {}},
           {wire::AskAddresses{}, {worker, agent}},
           {wire::Snapshot{}, {worker, agent, PeerKind::kObserver}},
+          {wire::Pause{}, {worker, agent, PeerKind::kObserver}},
+          {wire::Paused{}, {}},
           {wire::Inspect{}, {}}};
 }
 

@@ -25,12 +25,12 @@ bool is_for(PeerKind kind, const wire::Message& message) {
     case PeerKind::kWorker:
       return is_any<wire::Register, wire::Report, wire::Repaired, wire::Progress, wire::GroupLost,
                     wire::Remark, wire::Finished, wire::Failed, wire::Put, wire::Get,
-                    wire::Heartbeat, wire::AskAddresses, wire::Snapshot>(message);
+                    wire::Heartbeat, wire::AskAddresses, wire::Snapshot, wire::Pause>(message);
     case PeerKind::kAgent:
       return is_any<wire::AgentState, wire::Failed, wire::Put, wire::Get, wire::Heartbeat,
-                    wire::AskAddresses, wire::Snapshot>(message);
+                    wire::AskAddresses, wire::Snapshot, wire::Pause>(message);
     case PeerKind::kObserver:
-      return is_any<wire::Heartbeat, wire::Move, wire::Drill, wire::Snapshot>(message);
+      return is_any<wire::Heartbeat, wire::Move, wire::Drill, wire::Snapshot, wire::Pause>(message);
     case PeerKind::kPeer:
       return false;
   }
@@ -93,6 +93,7 @@ std::optional<Instant> Machine::deadline() const {
     consider(job_.started + job_.options.topology_timeout);
     consider(membership_.deadline());
     consider(owners_.deadline());
+    consider(pauses_.deadline());
     return next;
   }
   consider(rendezvous_.deadline());
@@ -100,6 +101,7 @@ std::optional<Instant> Machine::deadline() const {
   consider(recovery_.deadline());
   consider(hosts_.deadline());
   consider(stalls_.deadline());
+  consider(pauses_.deadline());
   consider(snapshots_.deadline());
   return next;
 }
@@ -146,6 +148,7 @@ void Machine::on(const ProvenDead& e) {
 
 void Machine::on(const TimePassed&) {
   owners_.answer_askers_in_time();
+  pauses_.check();
   if (job_.has_ended()) return job_end_.leave_in_time();
   if (stage() == Stage::kAssembling) {
     if (job_.now < job_.started + job_.options.topology_timeout) {
@@ -219,6 +222,7 @@ void Machine::on(const Unreadable& e) {
 void Machine::on(const Closed& e) {
   forget_agent(e.link);
   snapshots_.closed(e.link);
+  pauses_.closed(e.link);
   transfers_.closed(e.link);
   job_.connections.stop_waiting(e.link);
   owners_.assign_free_places();
@@ -275,6 +279,7 @@ void Machine::receive(Link link, const wire::AgentState& m) {
   if (is_new) {
     agent.remarks = m.remarks;
     recovery_.agent_came();
+    pauses_.agent_came(link);
   }
   agent.host = m.host;
   agent.takes = m.takes;
@@ -304,6 +309,15 @@ void Machine::forget_agent(Link link) {
   snapshots_.lost(link);
   owners_.set_changed();
   if (!agent->is_silent) hosts_.miss(*std::move(agent));
+}
+
+// A job that is to end makes its last steps first.
+void Machine::receive(Link link, const wire::Snapshot& m) {
+  const bool stops = m.word == wire::SnapshotWord::kStop &&
+                     job_.connections.at(link).kind == PeerKind::kObserver &&
+                     (job_.options.snapshots.wanted || m.version == 0);
+  if (stops) pauses_.go_on();
+  snapshots_.receive(link, m);
 }
 
 // ---- Key-values ---------------------------------------------------------------------------------

@@ -16,6 +16,7 @@
 #include "core/controller/job_end.h"
 #include "core/controller/membership.h"
 #include "core/controller/owners.h"
+#include "core/controller/pauses.h"
 #include "core/controller/recovery.h"
 #include "core/controller/remarks.h"
 #include "core/controller/rendezvous.h"
@@ -49,6 +50,8 @@ class Machine {
   [[nodiscard]] bool is_recovering() const {
     return stage() == wire::Stage::kRunning && generation() > 1 && !rendezvous_.is_proven();
   }
+  // The job is paused, and no rank can make a step any more.
+  [[nodiscard]] bool stands_still() const { return pauses_.stands_still(); }
   [[nodiscard]] bool assembled() const { return job_.roster.assembled(); }
   [[nodiscard]] const std::vector<Member>& members() const { return job_.roster.members(); }
   [[nodiscard]] const Member* find(const std::string& node_id) const {
@@ -95,7 +98,8 @@ class Machine {
   void receive(Link link, const wire::Failed& m) { recovery_.receive(link, m); }
   void receive(Link link, const wire::Move& m) { transfers_.receive(link, m); }
   void receive(Link link, const wire::Drill& m) { drills_.receive(link, m); }
-  void receive(Link link, const wire::Snapshot& m) { snapshots_.receive(link, m); }
+  void receive(Link link, const wire::Snapshot& m);
+  void receive(Link link, const wire::Pause& m) { pauses_.receive(link, m); }
   void receive(Link link, const wire::AskAddresses& m) { rendezvous_.receive(link, m); }
   void receive(Link link, const wire::Put& m);
   void receive(Link link, const wire::Get& m);
@@ -118,6 +122,7 @@ class Machine {
   Remarks remarks_{job_};
   Recovery recovery_{job_, job_end_, rendezvous_, membership_, transfers_, remarks_};
   Drills drills_{job_, remarks_};
+  Pauses pauses_{job_, rendezvous_, remarks_};
   Snapshots snapshots_{job_, rendezvous_, remarks_};
   Stalls stalls_{job_};
   Stragglers stragglers_{job_, remarks_};

@@ -87,7 +87,8 @@ void Rendezvous::assign(Rank rank) {
                         .order = {},
                         .ended = formation_.stage == Stage::kRunning ? ended_ : kNoRank,
                         .cause = formation_.cause,
-                        .addresses = addresses_.name()};
+                        .addresses = addresses_.name(),
+                        .pauses = formation_.pauses};
   if (repairing_.contains(rank)) part.order = formation_.orders[static_cast<std::size_t>(rank)];
   job_.send(roster_.at(rank).link, std::move(part));
 }

@@ -146,6 +146,7 @@ void Snapshots::answer_in_vain() {
 std::string Snapshots::why_none() const {
   if (!job_.options.snapshots.wanted) return "the job was started without --snapshot";
   if (job_.has_ended()) return "the job has ended";
+  if (job_.formation.is_paused()) return "the job is paused: `holdfast resume` comes first";
   return rendezvous_.ended() != kNoRank ? "a rank has ended its training" : "";
 }
 

@@ -102,7 +102,7 @@ std::map<Rank, Stalls::Blocker> Stalls::blame(std::map<Rank, Blocker> all, const
   const bool is_lone = nobody_waits && world == 1;
   const bool is_deadlock = nobody_waits && world > 1 && wait.all_exchange && all.size() == world;
   if (nobody_waits && !is_lone && !is_deadlock) return {};
-  Instant not_before = wait.not_before;
+  Instant not_before = std::max(wait.not_before, job_.waits_count_from);
   if (is_deadlock) {
     for (const auto& [rank, blocker] : all) not_before = std::max(not_before, blocker.since);
   }
@@ -139,6 +139,7 @@ void Stalls::check() {
   if (!look_at_ || job_.now < *look_at_) return;
   look_at_.reset();
   note_changes();
+  if (job_.formation.is_paused()) return blockers_.clear();
   auto now = job_.has_ended() ? decltype(blockers_){} : blockers();
   for (auto& [rank, former] : blockers_) {
     const auto found = now.find(rank);
@@ -231,6 +232,7 @@ Reason Stalls::reason(Rank rank, const Blocker& blocker) const {
 
 std::vector<Reason> Stalls::named() const {
   std::vector<Reason> all;
+  if (job_.formation.is_paused()) return all;
   for (const auto& [rank, blocker] : blockers_) {
     if (blocker.is_told) all.push_back(reason(rank, blocker));
   }

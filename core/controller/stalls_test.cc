@@ -371,5 +371,28 @@ TEST_F(StallsTest, NobodyIsEndedBeforeItsFirstStepOrIfItIsNotAlone) {
   EXPECT_EQ(last<wire::Evict>(91), nullptr);
 }
 
+TEST_F(StallsTest, NobodyHoldsUpAJobThatIsPaused) {
+  limit_to(5s);
+  step(Connected{kObserver, wire::PeerKind::kObserver});
+  step(Received{kObserver, wire::Pause{.on = true}});
+  stand({at("0", 8), at("1", 8)}, {at("2", 7)});
+  all_live(10s);
+  EXPECT_TRUE(named().empty());
+  EXPECT_TRUE(machine_->held_up_by().empty());
+  EXPECT_EQ(last<wire::Evict>(91), nullptr);
+  // What they waited until then does not count.
+  for_ms_ = 10'000;
+  step(Received{kObserver, wire::Pause{}});
+  stand({at("0", 8), at("1", 8)}, {at("2", 7, "it spins")});
+  all_live(900ms);
+  EXPECT_TRUE(named().empty());
+  all_live(1s);
+  ASSERT_EQ(named().size(), 1U);
+  EXPECT_LT(named()[0].count, 1000);
+  EXPECT_EQ(last<wire::Evict>(91), nullptr);
+  all_live(5s);
+  EXPECT_NE(last<wire::Evict>(91), nullptr);
+}
+
 }  // namespace
 }  // namespace holdfast::controller

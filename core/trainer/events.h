@@ -137,6 +137,7 @@ struct Stage {
 struct ExchangeCopies {
   Version version = 0;
 };
+struct Hold {};    // Wait before the commit barrier, by order, until there is other work.
 struct Arrive {};  // At the commit barrier.
 struct Update {    // Make the staged step, also in what is held for others.
   // Then copy what this rank has to give for a snapshot of this version.
@@ -163,7 +164,7 @@ struct Return {
   wire::Reason reason = {};
 };
 using Work = std::variant<Repair, Unstage, JoinGroup, LeaveGroup, AwaitSums, Stage, ExchangeCopies,
-                          Arrive, Update, Return>;
+                          Hold, Arrive, Update, Return>;
 
 // ---- What must be done at once, by whichever thread brought the event ----
 

@@ -45,6 +45,7 @@ void Recovery::on(const Assigned& e) {
   if (m.stage == wire::Stage::kStopping || m.generation > training_.stopped_for) {
     stop(m.generation);
   }
+  step_.hear(m.pauses, e.is_first);
   const bool is_order = m.stage == wire::Stage::kRepairing
                             ? m.order.act != wire::Act::kKeep
                             : m.stage == wire::Stage::kRunning && e.peers != nullptr;
@@ -68,7 +69,7 @@ void Recovery::stop(Generation generation) {
 
 void Recovery::on(const GroupStopped& e) {
   if (!training_.stopped()) return;
-  if (training_.state == State::kUncertain) {
+  if (training_.state == State::kUncertain || training_.state == State::kHeld) {
     if (e.idle) say_parked();
     return group_.leave(e.idle);
   }

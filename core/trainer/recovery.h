@@ -19,7 +19,7 @@ namespace holdfast::trainer {
 class Recovery {
  public:
   Recovery(Training& training, ProgramCall& call, TrainingEnd& end, GroupMembership& group,
-           const StepCommit& step)
+           StepCommit& step)
       : training_(training), call_(call), end_(end), group_(group), step_(step) {}
 
   void on(const JoinCalled& e);
@@ -48,7 +48,7 @@ class Recovery {
   ProgramCall& call_;
   TrainingEnd& end_;
   GroupMembership& group_;
-  const StepCommit& step_;
+  StepCommit& step_;
   std::optional<Assigned> order_;  // Came before the training thread could take it.
   Repair repair_;                  // While kRepairing.
   wire::Repaired repaired_;        // Of the newest generation whose order was carried out.

@@ -29,7 +29,6 @@ void StepCommit::on(const SumsDone& e) {
 void StepCommit::on(const Staged&) {
   HF_ASSERT(training_.state == State::kStaging);
   training_.holding.staged = target_;
-  if (!training_.options.protect) return update();
   if (!group_.exchanges()) return arrive();
   training_.enter(State::kExchanging);
   training_.work(ExchangeCopies{target_});
@@ -45,9 +44,26 @@ void StepCommit::on(const CopiesExchanged& e) {
   arrive();
 }
 
-// Whoever has lost pages does not arrive, so nobody commits the step.
+// Whoever has lost pages does not arrive, so nobody commits the step. Nor does anybody, once one
+// rank stands still. A generation that was stopped already would not stop it again.
 void StepCommit::arrive() {
-  if (training_.pages_lost > 0) return group_.lose(training_.options.replacement_timeout);
+  const bool is_short = training_.pages_lost > 0 && training_.options.protect;
+  if (is_short) return group_.lose(training_.options.replacement_timeout);
+  if (!is_paused() || training_.stopped()) return pass();
+  training_.enter(State::kHeld);
+  training_.work(Hold{});
+  training_.say(wire::Pause{true, pauses_, training_.holding.version});
+}
+
+void StepCommit::hear(std::uint64_t pauses, bool anew) {
+  const bool is_news = std::exchange(pauses_, pauses) != pauses;
+  if (training_.state != State::kHeld || training_.stopped()) return;
+  if (!is_paused()) return pass();
+  if (is_news || anew) training_.say(wire::Pause{true, pauses_, training_.holding.version});
+}
+
+void StepCommit::pass() {
+  if (!training_.options.protect) return update();
   training_.enter(State::kArriving);
   training_.work(Arrive{});
 }

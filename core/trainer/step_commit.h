@@ -25,12 +25,17 @@ class StepCommit {
   void on(const Arrived& e);
   void on(const Updated& e);
   void on(const SnapshotAsked& e);
+  // What the newest assignment says: while `pauses` is odd, the rank comes to no commit barrier.
+  // `anew`: the scheduler may not know that this rank stands still.
+  void hear(std::uint64_t pauses, bool anew);
 
   [[nodiscard]] Version target() const { return target_; }
 
  private:
   void arrive();
+  void pass();
   void update();
+  [[nodiscard]] bool is_paused() const { return pauses_ % 2 == 1; }
   void say(wire::SnapshotWord word, const SnapshotAsked& asked, std::string why = {});
   void met(Outcome outcome, const std::string& why);
 
@@ -40,6 +45,7 @@ class StepCommit {
   Version target_ = 0;                  // The version that the newest step makes.
   double loss_ = 0;                     // The loss in that step.
   std::optional<SnapshotAsked> asked_;  // Of a version that is not made yet.
+  std::uint64_t pauses_ = 0;            // As in wire::Assignment.
   Generation told_generation_ = 0;      // In the last Progress.
   Instant told_at_{};                   // When that was said.
 };

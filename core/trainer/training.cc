@@ -39,14 +39,19 @@ constexpr Row kTransitions[] = {
     {S::kStaging, kEvent<Staged>, S::kArriving},
     {S::kStaging, kEvent<Staged>, S::kExchanging, "private parts have holders on other hosts"},
     {S::kStaging, kEvent<Staged>, S::kUpdating, "unprotected: without a barrier"},
+    {S::kStaging, kEvent<Staged>, S::kHeld, "the job is paused"},
     {S::kStaging, kEvent<Staged>, S::kUncertain, "it has lost pages"},
     {S::kStaging, kEvent<Staged>, S::kLeaving, "it has lost pages, and its generation was aborted"},
     {S::kExchanging, kEvent<CopiesExchanged>, S::kArriving},
     {S::kExchanging, kEvent<CopiesExchanged>, S::kUncertain, "a fault came"},
     {S::kExchanging, kEvent<CopiesExchanged>, S::kLeaving,
      "a fault came, and its generation was aborted"},
+    {S::kExchanging, kEvent<CopiesExchanged>, S::kHeld, "the job is paused"},
     {S::kExchanging, kEvent<GroupStopped>, S::kSpokenFor},
     {S::kExchanging, kEvent<SumsIdle>, S::kSpokenFor},
+    {S::kHeld, kEvent<Assigned>, S::kArriving, "the job goes on"},
+    {S::kHeld, kEvent<Assigned>, S::kUpdating, "the same, unprotected"},
+    {S::kHeld, kEvent<GroupStopped>, S::kLeaving, "a fault came, and its generation was aborted"},
     {S::kArriving, kEvent<Arrived>, S::kUpdating},
     {S::kArriving, kEvent<Arrived>, S::kUncertain, "a fault came"},
     {S::kArriving, kEvent<Arrived>, S::kLeaving, "a fault came, and its generation was aborted"},
@@ -81,10 +86,10 @@ std::span<const Transition<State>> transitions() {
 }
 
 const char* name(State state) {
-  constexpr const char* kNames[kStates] = {"opened",     "parked",   "repairing", "going",
-                                           "forming",    "stepping", "summing",   "staging",
-                                           "exchanging", "arriving", "updating",  "spoken for",
-                                           "uncertain",  "leaving",  "ending",    "over"};
+  constexpr const char* kNames[kStates] = {
+      "opened",     "parked",    "repairing",  "going",  "forming",  "stepping",
+      "summing",    "staging",   "exchanging", "held",   "arriving", "updating",
+      "spoken for", "uncertain", "leaving",    "ending", "over"};
   return kNames[static_cast<std::size_t>(state)];
 }
 

@@ -41,6 +41,7 @@ enum class State : std::uint8_t {
   kSumming,   // At the end of the step: waits for its sums.
   kStaging,
   kExchanging,  // Gives its private part to its holder, and takes what it holds for others.
+  kHeld,        // Waits before the commit barrier, because the job is paused.
   kArriving,    // Waits at the commit barrier.
   kUpdating,
   kSpokenFor,  // The control thread has reported; the training thread has yet to come back.
@@ -49,7 +50,7 @@ enum class State : std::uint8_t {
   kEnding,     // The training has ended; waits until that is on record.
   kOver,       // Everything is over: each further call gets the same answer.
 };
-inline constexpr std::size_t kStates = 16;
+inline constexpr std::size_t kStates = 17;
 [[nodiscard]] const char* name(State state);
 
 // The table {state × event}; see core/table.h.

@@ -46,8 +46,9 @@ void TrainingEnd::on(const OutOfReach& e) {
 
 bool TrainingEnd::cuts_wait_short() {
   const State state = training_.state;
-  const bool waits =
-      state == State::kParked || state == State::kUncertain || state == State::kEnding;
+  const bool waits = state == State::kParked || state == State::kUncertain ||
+                     state == State::kEnding ||
+                     state == State::kHeld;  // Nobody else would release it.
   const auto& over = training_.over;
   if (!waits || (!over && !unreachable_)) return false;
   if (!over) {

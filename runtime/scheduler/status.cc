@@ -33,6 +33,8 @@ const char* in_words(Stage stage) {
 
 const char* state_of(const controller::Machine& machine) {
   const bool is_running = machine.stage() == Stage::kRunning;
+  if (is_running && machine.head().is_paused())
+    return machine.stands_still() ? "paused" : "pausing";
   if (is_running && !machine.held_up_by().empty()) return "standing still";
   return machine.is_recovering() ? "recovering" : in_words(machine.stage());
 }
@@ -85,6 +87,9 @@ const char* kind_of(const wire::Reason& remark) {
     case wire::Reason::Kind::kSnapshotFailed:
     case wire::Reason::Kind::kSnapshotUnreadable:
       return "snapshot";
+    case wire::Reason::Kind::kPaused:
+    case wire::Reason::Kind::kUnpaused:
+      return "pause";
     default:
       return "other";
   }

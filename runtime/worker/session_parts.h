@@ -51,6 +51,7 @@ struct Session::Parts {
   void do_work(const trainer::AwaitSums&);
   void do_work(const trainer::Stage& work);
   void do_work(const trainer::ExchangeCopies& work);
+  void do_work(const trainer::Hold&) { now(Doing::kCommitting); }
   void do_work(const trainer::Arrive&);
   void do_work(const trainer::Update& work);
   [[nodiscard]] std::string keep_part();

@@ -1,0 +1,130 @@
+// `holdfast pause` and `resume`: a job keeps its memory, makes no step, and goes on with the same
+// bits.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/testing/job.h"
+#include "base/text.h"
+#include "os/files.h"
+
+namespace holdfast::apps {
+namespace {
+
+class Pauses : public ::testing::Test {
+ protected:
+  static constexpr int kSteps = 400;
+
+  static void launch(Job& job, std::vector<std::string> more) {
+    more.insert(more.begin(), {"--worker_num", "2"});
+    job.launch(toy(job, kSteps, std::move(more)));
+  }
+  // Runs `holdfast COMMAND`. Returns its exit code; said() has its words.
+  static int run(const Job& job, const std::string& command) {
+    const std::string line =
+        cat(HOLDFAST, ' ', command, " --job ", job.name, " > ", job.folder, "/said 2>&1");
+    return WEXITSTATUS(std::system(line.c_str()));
+  }
+  static std::string said(const Job& job) {
+    const auto text = os::read_file(job.folder + "/said");
+    return text ? *text : "";
+  }
+  static bool is_paused(const Job& job) {
+    const auto json = job.whole_status();
+    return json.is_object() && json["state"] == "paused";
+  }
+  static std::string states_of(const Job& job) {
+    std::string all;
+    for (const int rank : {0, 1}) {
+      const auto state = os::read_file(cat(job.folder, "/out/rank-", rank));
+      all += state ? *state : "none";
+    }
+    return all;
+  }
+  static void pause(const Job& job) {
+    ASSERT_TRUE(job.reaches(20)) << job.output();
+    ASSERT_EQ(run(job, "pause"), 0) << said(job);
+    EXPECT_TRUE(has(said(job), "paused by order after step ")) << said(job);
+    ASSERT_TRUE(is_paused(job)) << job.whole_status();
+  }
+};
+
+TEST_F(Pauses, FaultsMeanwhileCostNoBitsAndEndNoPause) {
+  Job calm("pause-undisturbed");
+  launch(calm, {});
+  Job job("pause");
+  launch(job, {"--spares", "1", "--hang_timeout", "2"});
+  pause(job);
+  const double version = job.status("version");
+  EXPECT_TRUE(has(said(job), cat("after step ", static_cast<int>(version), ":"))) << said(job);
+  const auto before = job.processes("MS_NODE_ID=1");
+  ASSERT_EQ(before.size(), 1U);
+  EXPECT_FALSE(until([&] { return has(job.output(), "holds up the job"); }, 4)) << job.output();
+  EXPECT_EQ(job.processes("MS_NODE_ID=1"), before);
+  ASSERT_TRUE(job.kill("MS_NODE_ID=1"));
+  ASSERT_TRUE(until([&] {
+    const auto json = job.whole_status();
+    return json.is_object() && json["recoveries"] == 1 && json["ranks"][1]["pid"] != before[0] &&
+           json["state"] == "paused";
+  })) << job.output();
+  ASSERT_TRUE(job.kill("MS_ROLE=MS_SCHED"));
+  ASSERT_TRUE(until([&] { return has(job.output(), "the scheduler was killed"); }));
+  ASSERT_TRUE(until([&] { return is_paused(job); })) << job.output();
+  EXPECT_EQ(job.status("version"), version);
+  EXPECT_EQ(run(job, "pause"), 0);
+  EXPECT_TRUE(has(said(job), "is paused already")) << said(job);
+  EXPECT_EQ(run(job, "resume"), 0);
+  EXPECT_EQ(said(job), "goes on by order\n");
+  EXPECT_EQ(job.wait(60), 0) << job.output();
+  EXPECT_EQ(count(job.output(), "paused by order after step "), 1U) << job.output();
+  EXPECT_EQ(count(job.output(), "goes on by order"), 1U) << job.output();
+  EXPECT_TRUE(job.nothing_left());
+  EXPECT_EQ(calm.wait(60), 0) << calm.output();
+  EXPECT_EQ(states_of(job), states_of(calm));
+}
+
+TEST_F(Pauses, APausedJobCanBeStopped) {
+  for (const bool snapshots : {false, true}) {
+    Job job(cat("pause-stop-", snapshots));
+    const std::string folder = cat(job.folder, "/snapshots");
+    launch(job,
+           snapshots ? std::vector<std::string>{"--snapshot", folder} : std::vector<std::string>{});
+    pause(job);
+    if (snapshots) {
+      EXPECT_EQ(run(job, "snapshot now"), 1);
+      EXPECT_TRUE(has(said(job), "`holdfast resume` comes first")) << said(job);
+    }
+    EXPECT_EQ(run(job, "stop"), 0) << said(job);
+    EXPECT_EQ(job.wait(60), 128 + SIGTERM) << job.output();
+    EXPECT_EQ(snapshots, has(said(job), "is on the disk")) << said(job);
+    EXPECT_TRUE(job.nothing_left());
+  }
+}
+
+// The program may save something in its next step, and a snapshot is made first.
+TEST_F(Pauses, ASignalHasAPausedJobGoOnUntilItEnds) {
+  Job job("pause-signal");
+  const std::string folder = cat(job.folder, "/snapshots");
+  launch(job, {"--snapshot", folder});
+  pause(job);
+  job.signal(0, SIGTERM);
+  EXPECT_EQ(job.wait(60), 128 + SIGTERM) << job.output();
+  EXPECT_TRUE(has(job.output(), "is on the disk: --resume goes on from it")) << job.output();
+}
+
+TEST_F(Pauses, AJobThatIsNotPausedSaysSo) {
+  Job job("pause-none");
+  launch(job, {});
+  ASSERT_TRUE(job.reaches(1)) << job.output();
+  EXPECT_EQ(run(job, "resume"), 0);
+  EXPECT_EQ(said(job), "the job is not paused\n");
+  EXPECT_EQ(job.wait(60), 0) << job.output();
+}
+
+}  // namespace
+}  // namespace holdfast::apps
