@@ -90,9 +90,10 @@ struct Worker {
   Generation joined = 0;        // The generation of the group that it is in; 0: in none.
   std::uint64_t operation = 0;  // How many of the group's operations have ended for it.
   Instant paused_until{};
-  std::optional<Instant> stopped;   // Since when it is stopped, if its agent can see that.
-  std::uint64_t steps = 0;          // How many it has made.
-  std::optional<Whereabouts> hung;  // Where its training thread makes no progress any more.
+  std::optional<Instant> stopped;         // Since when it is stopped, if its agent can see that.
+  std::uint64_t steps = 0;                // How many it has made.
+  std::optional<trainer::PartKept> kept;  // Is copied, and its trainer has not heard of it yet.
+  std::optional<Whereabouts> hung;        // Where its training thread makes no progress any more.
   Instant died_at{};
   std::uint64_t addresses_seen = 0;      // The name of the address book that it last looked at.
   std::optional<Instant> addresses_due;  // Then it asks the scheduler for the address book.

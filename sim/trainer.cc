@@ -336,6 +336,7 @@ void Training::end(Index index, const trainer::Stage& work) {
   Arena& own = memory_.arena(job_.workers[index]);
   wrote(job_.workers[index]);
   own.staged = work.version;
+  if (job_.workers[index].kept && job_.choices.pick(2) == 0) tell_kept(index);
   events_.tell_trainer(index, trainer::Staged{});
 }
 
@@ -381,8 +382,18 @@ void Training::end(Index index, const trainer::Update& work) {
   if (job_.setup.holders) memory_.drop_the_rest(job_.workers[index]);
   memory_.settle(job_.workers[index]);
   (void)look_for_losses(index);
-  const std::string why = work.keeps ? keep_part(job_.workers[index]) : "";
-  events_.tell_trainer(index, trainer::Updated{why});
+  tell_kept(index);
+  events_.tell_trainer(index, trainer::Updated{});
+  if (!work.keeps) return;
+  Worker& worker = job_.workers[index];
+  worker.kept = {memory_.arena(worker).version, keep_part(worker)};
+  if (job_.choices.pick(2) == 0) tell_kept(index);
+}
+
+// The next update waits until the copy is made.
+void Training::tell_kept(Index index) {
+  auto& kept = job_.workers[index].kept;
+  if (kept) events_.tell_trainer(index, *std::exchange(kept, std::nullopt));
 }
 
 // Copies what the rank has to give for a snapshot. Returns why it could not.

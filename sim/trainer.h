@@ -79,6 +79,7 @@ class Training {
   void end(Index worker, const trainer::Update& work);
   void end(Index worker, const trainer::Return& result);
   [[nodiscard]] std::string keep_part(const Worker& worker);
+  void tell_kept(Index index);
   [[nodiscard]] std::string load(Worker& worker, const trainer::Repair& work);
   bool arrive(Worker& worker);
   [[nodiscard]] bool is_current(const trainer::Repair& work) const;

@@ -70,9 +70,7 @@ struct Arrived {
   Outcome outcome = Outcome::kDone;
   std::string why;
 };
-struct Updated {
-  std::string error;  // Of Update::keeps; empty: done.
-};
+struct Updated {};
 // Memory errors have taken pages that this rank trains with. Brought by the training thread as soon
 // as it finds that, and it has not arrived at a commit barrier that is still open.
 struct PagesLost {
@@ -80,6 +78,13 @@ struct PagesLost {
   // 0: only of the committed version, of which nothing was made since. The step under way need not
   // be given up, since its version takes that one's place.
   std::uint32_t pages = 0;
+};
+
+// This rank's part of a snapshot is copied (Update::keeps), or could not be. Brought by the thread
+// that copies, beside the next step.
+struct PartKept {
+  Version version = 0;
+  std::string error;  // Empty: it is copied.
 };
 
 // Events of the control thread. It brings Assigned as well.
@@ -106,14 +111,14 @@ struct TimePassed {};
 
 using Event = std::variant<JoinCalled, StepBegun, StepEnded, EndCalled, Repaired, Formed, NotFormed,
                            LeftGroup, SumsDone, Staged, CopiesExchanged, Arrived, Updated,
-                           PagesLost, Assigned, GroupStopped, SumsIdle, SnapshotAsked, Released,
-                           JobOver, OutOfReach, InReach, TimePassed>;
+                           PagesLost, PartKept, Assigned, GroupStopped, SumsIdle, SnapshotAsked,
+                           Released, JobOver, OutOfReach, InReach, TimePassed>;
 inline constexpr const char* kEventNames[] = {
-    "join called",      "step begun", "step ended",     "end called", "repaired",
-    "formed",           "not formed", "left group",     "sums done",  "staged",
-    "copies exchanged", "arrived",    "updated",        "pages lost", "assigned",
-    "group stopped",    "sums idle",  "snapshot asked", "released",   "job over",
-    "out of reach",     "in reach",   "time passed"};
+    "join called",      "step begun",    "step ended", "end called",     "repaired",
+    "formed",           "not formed",    "left group", "sums done",      "staged",
+    "copies exchanged", "arrived",       "updated",    "pages lost",     "part kept",
+    "assigned",         "group stopped", "sums idle",  "snapshot asked", "released",
+    "job over",         "out of reach",  "in reach",   "time passed"};
 static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
 
 // ---- What the training thread must do, in this order ----
@@ -140,7 +145,7 @@ struct ExchangeCopies {
 struct Hold {};    // Wait before the commit barrier, by order, until there is other work.
 struct Arrive {};  // At the commit barrier.
 struct Update {    // Make the staged step, also in what is held for others.
-  // Then copy what this rank has to give for a snapshot of this version.
+  // Then begin to copy what this rank has to give for a snapshot of this version.
   bool keeps = false;
 };
 

@@ -60,6 +60,7 @@ class Machine {
   void on(const Arrived& e) { step_.on(e); }
   void on(const Updated& e) { step_.on(e); }
   void on(const PagesLost& e) { recovery_.on(e); }
+  void on(const PartKept& e) { step_.on(e); }
   void on(const Assigned& e) { recovery_.on(e); }
   void on(const GroupStopped& e) { recovery_.on(e); }
   void on(const SumsIdle& e) { recovery_.on(e); }

@@ -293,7 +293,12 @@ TEST_F(TrainerTest, TakesASnapshotWhenItHasMadeTheStep) {
   arrive();
   (void)bring(Arrived{});
   EXPECT_TRUE(take<Update>().keeps);
-  const auto taken_actions = bring(Updated{});
+  EXPECT_EQ(said<wire::Snapshot>(bring(Updated{})), nullptr) << "it is copied beside the next step";
+  (void)take<Return>();
+  (void)bring(StepBegun{});
+  EXPECT_TRUE(bring(SnapshotAsked{1, 9}).empty());
+  EXPECT_EQ(said<wire::Snapshot>(bring(PartKept{5, ""})), nullptr) << "of an earlier round";
+  const auto taken_actions = bring(PartKept{6, ""});
   const auto* taken = said<wire::Snapshot>(taken_actions);
   ASSERT_NE(taken, nullptr);
   EXPECT_EQ(taken->word, Word::kTaken);
@@ -306,7 +311,8 @@ TEST_F(TrainerTest, SaysWhyItCouldNotTakeASnapshot) {
   arrive();
   (void)bring(Arrived{});
   EXPECT_TRUE(take<Update>().keeps);
-  const auto failed_actions = bring(Updated{"no room"});
+  (void)bring(Updated{});
+  const auto failed_actions = bring(PartKept{5, "no room"});
   const auto* failed = said<wire::Snapshot>(failed_actions);
   ASSERT_NE(failed, nullptr);
   EXPECT_EQ(failed->word, wire::SnapshotWord::kFailed);

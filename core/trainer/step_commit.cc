@@ -80,16 +80,21 @@ void StepCommit::on(const Arrived& e) {
 void StepCommit::update() {
   training_.enter(State::kUpdating);
   if (asked_ && asked_->generation != training_.generation) asked_.reset();
-  training_.work(Update{.keeps = asked_ && asked_->version == target_});
+  const bool keeps = asked_ && asked_->version == target_;
+  if (keeps) keeps_ = std::exchange(asked_, std::nullopt);
+  training_.work(Update{.keeps = keeps});
 }
 
-void StepCommit::on(const Updated& e) {
+// The part may be of a step that was made before a fault. The scheduler has dropped it then.
+void StepCommit::on(const PartKept& e) {
+  if (!keeps_ || keeps_->version != e.version) return;
+  using Word = wire::SnapshotWord;
+  say(e.error.empty() ? Word::kTaken : Word::kFailed, *std::exchange(keeps_, std::nullopt),
+      e.error);
+}
+
+void StepCommit::on(const Updated&) {
   HF_ASSERT(training_.state == State::kUpdating);
-  if (asked_ && asked_->version <= target_) {
-    using Word = wire::SnapshotWord;
-    say(e.error.empty() ? Word::kTaken : Word::kFailed, *std::exchange(asked_, std::nullopt),
-        e.error);
-  }
   Holding& holding = training_.holding;
   holding.version = holding.staged = target_;
   // Copies that are held for others and lack this step are of no use any more.

@@ -24,6 +24,7 @@ class StepCommit {
   void on(const CopiesExchanged& e);
   void on(const Arrived& e);
   void on(const Updated& e);
+  void on(const PartKept& e);
   void on(const SnapshotAsked& e);
   // What the newest assignment says: while `pauses` is odd, the rank comes to no commit barrier.
   // `anew`: the scheduler may not know that this rank stands still.
@@ -45,6 +46,7 @@ class StepCommit {
   Version target_ = 0;                  // The version that the newest step makes.
   double loss_ = 0;                     // The loss in that step.
   std::optional<SnapshotAsked> asked_;  // Of a version that is not made yet.
+  std::optional<SnapshotAsked> keeps_;  // Its part is being copied.
   std::uint64_t pauses_ = 0;            // As in wire::Assignment.
   Generation told_generation_ = 0;      // In the last Progress.
   Instant told_at_{};                   // When that was said.

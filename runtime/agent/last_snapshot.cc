@@ -167,7 +167,9 @@ Status LastSnapshot::write_parts(Version version) {
 Status LastSnapshot::write_part_of(arena::Arena& arena, LeftState& state) const {
   const std::string path = cat(options_.job_directory, '/', parts_begin(state.rank), version_);
   const PartOptions part{.rank = state.rank, .workers = options_.world_size, .shared_bytes = 0};
-  if (Status written = write_part(arena, part, path); !written) return written;
+  const auto given = ArenaPart::of(arena, part);
+  if (!given) return given.error();
+  if (Status written = given->write(path); !written) return written;
   const auto stored = snapshot::store_shard(path, options_.folder, name_, state.rank, until_);
   ::unlink(path.c_str());
   if (!stored) return stored.error();

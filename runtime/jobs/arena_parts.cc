@@ -203,33 +203,37 @@ Status fill(const std::map<std::uint64_t, Parts::Source>& sources, const Range& 
 
 }  // namespace
 
-Status write_part(const arena::Arena& arena, const PartOptions& options, const std::string& path) {
+Result<ArenaPart> ArenaPart::of(const arena::Arena& arena, const PartOptions& options) {
   const auto departure =
       arena::departure(arena.path(), arena.version(), arena.layout().private_bytes);
   if (!departure) return departure.error();
   const Needs needs = needs_of(arena, options, *departure);
-  std::vector<std::byte> head(needs.ranges.front().bytes);
-  if (!os::read_at(departure->file.file.get(), 0, head)) {
+  ArenaPart part;
+  part.head_.resize(needs.ranges.front().bytes);
+  if (!os::read_at(departure->file.file.get(), 0, part.head_)) {
     return Error{Blame::kWorld, cat("the beginning of ", arena.path(), " can not be read")};
   }
-  std::vector<snapshot::Piece> pieces{{std::string(kHeadTensor), head}};
+  part.pieces_.push_back({std::string(kHeadTensor), part.head_});
   const auto add = [&](std::string_view kind, const Range& range) {
     if (range.bytes == 0) return;
-    pieces.push_back({cat(kind, range.offset), {memory_of(arena, range), range.bytes}});
+    part.pieces_.push_back({cat(kind, range.offset), {memory_of(arena, range), range.bytes}});
   };
   for (const Range& range : needs.shared) add(kSharedTensor, slice_of(range, options));
   for (const Range& range : needs.own) add(kOwnTensor, range);
   std::vector<Range> wanted = needs.shared;
   wanted.insert(wanted.end(), needs.own.begin(), needs.own.end());
-  return snapshot::write_shard(path,
-                               {{"kind", kKind},
-                                {"rank", cat(options.rank)},
-                                {"version", cat(arena.version())},
-                                {"workers", cat(options.workers)},
-                                {"file_bytes", cat(needs.file_bytes)},
-                                {"ranges", in_words(needs.ranges)},
-                                {"wanted", in_words(wanted)}},
-                               pieces);
+  part.about_ = {{"kind", kKind},
+                 {"rank", cat(options.rank)},
+                 {"version", cat(arena.version())},
+                 {"workers", cat(options.workers)},
+                 {"file_bytes", cat(needs.file_bytes)},
+                 {"ranges", in_words(needs.ranges)},
+                 {"wanted", in_words(wanted)}};
+  return part;
+}
+
+Status ArenaPart::write(const std::string& path) const {
+  return snapshot::write_shard(path, about_, pieces_);
 }
 
 Result<std::uint64_t> load_parts(arena::Arena& arena, const PartOptions& options, Version version,

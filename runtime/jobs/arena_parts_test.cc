@@ -68,7 +68,9 @@ class PartsTest : public ::testing::Test {
     for (Rank rank = 0; rank < workers; ++rank) {
       const std::string part = directory_.file(cat("part-", rank));
       const auto at = static_cast<std::size_t>(rank);
-      const auto written = write_part(arenas_[at], options(rank, workers), part);
+      const auto given = ArenaPart::of(arenas_[at], options(rank, workers));
+      ASSERT_TRUE(given) << given.error().what;
+      const auto written = given->write(part);
       ASSERT_TRUE(written) << written.error().what;
       const auto stored = snapshot::store_shard(part, dir_, name_, rank);
       ASSERT_TRUE(stored) << stored.error().what;

@@ -213,8 +213,14 @@ class ArenaStore final : public StateStore {
   [[nodiscard]] bool is_in_place() const override {
     return ::access(arena_.path().c_str(), F_OK) == 0;
   }
-  [[nodiscard]] Status keep(const std::string& path) override {
-    return write_part(arena_, part_options(arena_.version()), path);
+  [[nodiscard]] Keeping keep(const std::string& path) override {
+    return [this, part = ArenaPart::of(arena_, part_options(arena_.version())), path]() -> Status {
+      if (!part) return part.error();
+      if (Status written = part->write(path); !written) return written;
+      if (arena_.losses().count == 0) return {};
+      ::unlink(path.c_str());
+      return Error{Blame::kWorld, "memory errors have taken pages of the state"};
+    };
   }
   [[nodiscard]] Result<Received> load(const std::string& dir, const std::string& name,
                                       Version version) override {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "collective/current_generation.h"
@@ -31,6 +32,7 @@ inline const std::string kWholeWorld;  // The name of the group of all ranks, on
 
 struct Session::Parts {
   Parts(Worker& w, Identity i, std::unique_ptr<StateStore> s);
+  ~Parts() { end_keeping(); }
 
   // Tells the trainer machine of a call, and does its work until it returns to the program.
   trainer::Return call(const trainer::Event& event);
@@ -54,7 +56,8 @@ struct Session::Parts {
   void do_work(const trainer::Hold&) { now(Doing::kCommitting); }
   void do_work(const trainer::Arrive&);
   void do_work(const trainer::Update& work);
-  [[nodiscard]] std::string keep_part();
+  void begin_keeping(bool has_lost);
+  void end_keeping();
 
   [[nodiscard]] Version version() const { return store->holding().version; }
   [[nodiscard]] Error error_of(const trainer::Return& result);
@@ -125,6 +128,7 @@ struct Session::Parts {
   const arena::StagedStep* step = nullptr;  // While end_step() runs, as are the next two.
   double loss = 0;
   std::uint64_t samples = 0;
+  std::thread keeping;  // Copies this rank's part of a snapshot, beside the next step.
   std::shared_ptr<collective::Queue> queue;  // Last: its thread uses all above.
 };
 

@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <system_error>
+#include <thread>
 #include <type_traits>
 #include <utility>
 
 #include "base/text.h"
 #include "core/planner/holders.h"
 #include "io/loop.h"
+#include "os/errors.h"
 #include "os/files.h"
 #include "os/folder.h"
 #include "os/lost_pages.h"
@@ -94,6 +97,7 @@ bool Session::Parts::needs_beginning(const trainer::Repair& work) const {
 
 void Session::Parts::do_work(const trainer::Repair& work) {
   now(Doing::kRecovering);
+  end_keeping();
   Status repaired;
   StateStore::Received received;
   if (work.order.moved) store->forget_held();
@@ -333,8 +337,16 @@ std::string Session::Parts::why_not_done() const {
   return why.empty() ? everyone->why() : why;
 }
 
-// Copies this rank's part of a snapshot to where its agent takes it from. Returns why it could not.
-std::string Session::Parts::keep_part() {
+// Copies this rank's part of a snapshot to where its agent takes it from. What it copies is not
+// changed before the next update, so the program goes on meanwhile.
+void Session::Parts::begin_keeping(bool has_lost) {
+  const auto tell = [this, made = version()](const Status& kept) {
+    worker.tell(trainer::PartKept{made, kept ? "" : kept.error().what});
+  };
+  if (has_lost) {
+    return tell(Error{Blame::kWorld, "memory errors have taken pages of the state"});
+  }
+
   const std::string prefix = cat(identity.directory, '/', parts_begin(identity.rank));
   const std::string path = cat(prefix, version());
   for (const std::string& name : os::names_in(identity.directory)) {
@@ -344,21 +356,32 @@ std::string Session::Parts::keep_part() {
     const bool is_free = former == cat(prefix, kFreePart);
     if (!is_free || ::rename(former.c_str(), path.c_str()) != 0) ::unlink(former.c_str());
   }
-  const Status kept = store->keep(path);
-  return kept ? "" : kept.error().what;
+  try {
+    keeping = std::thread([tell, keep = store->keep(path)] {
+      os::take_usual_slice();
+      tell(keep());
+    });
+  } catch (const std::system_error& error) {
+    tell(os::no_task("cannot copy beside the training", error.code().value()));
+  }
+}
+
+// Before what is being copied changes.
+void Session::Parts::end_keeping() {
+  if (keeping.joinable()) keeping.join();
 }
 
 void Session::Parts::do_work(const trainer::Update& work) {
   now(Doing::kUpdating);
+  end_keeping();
   store->update(static_cast<std::size_t>(worker.settings().update_threads));
   worker.note_step(version());
   board->steps.fetch_add(1, std::memory_order_relaxed);
   trace_step();
   was_used = true;  // What is lost by now is of the version that was made.
   const bool has_lost = has_lost_pages();
-  std::string why;
-  if (work.keeps) why = has_lost ? "memory errors have taken pages of the state" : keep_part();
-  worker.tell(trainer::Updated{std::move(why)});
+  if (work.keeps) begin_keeping(has_lost);
+  worker.tell(trainer::Updated{});
 }
 
 bool Session::Parts::has_lost_pages() {

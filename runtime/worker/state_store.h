@@ -84,9 +84,13 @@ class StateStore {
   // take it. Requires: no step is staged.
   [[nodiscard]] virtual Status show(const std::string& path) = 0;
 
-  // Writes what this rank has to give for a snapshot of version() to a new file: its part.
-  // Requires: no step is staged.
-  [[nodiscard]] virtual Status keep(const std::string& /*path*/) { return not_in_snapshots(); }
+  // What writes this rank's part of a snapshot of version() to a new file. It may run in another
+  // thread, and has to end before the next update() or finish(), and before what brings other
+  // state. Requires: no step is staged.
+  using Keeping = std::function<Status()>;
+  [[nodiscard]] virtual Keeping keep(const std::string& /*path*/) {
+    return [] { return not_in_snapshots(); };
+  }
   // Whether others can find what is held. If not, no rank can exchange anything with this one any
   // more: its host's shared memory was cleared.
   [[nodiscard]] virtual bool is_in_place() const { return true; }

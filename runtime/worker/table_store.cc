@@ -158,9 +158,11 @@ class TableStore final : public StateStore {
   [[nodiscard]] Status show(const std::string&) override {
     return Error{Blame::kWorld, "a parameter server is not rehearsed"};
   }
-  [[nodiscard]] Status keep(const std::string& path) override {
+  // At once: rows change before the next update, when workers pull new ones.
+  [[nodiscard]] Keeping keep(const std::string& path) override {
     const Rank me = identity_.rank;
-    return write_table_part(tables_, tables_path(identity_, me), me, path);
+    return
+        [done = write_table_part(tables_, tables_path(identity_, me), me, path)] { return done; };
   }
   [[nodiscard]] Result<Received> load(const std::string& dir, const std::string& name,
                                       Version version) override {

@@ -42,6 +42,7 @@ class Trial:
                    "--optimizer", "adam", "--private", "own", "--pause", pause, "--keys", 50 if servers else 0]
         environment = {**os.environ, "HOLDFAST_JOB": f"cuts-{os.getpid()}-{secrets.token_hex(4)}"}
         with (self.folder / name / "said").open("ab") as said:
+            self.said_before = said.tell()
             return subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment)
 
     def bits(self, process, name):
@@ -52,7 +53,7 @@ class Trial:
 
     def said(self):
         """What the newest start has said."""
-        return (self.folder / "cut" / "said").read_text().rpartition("OMP_NUM_THREADS")[2]
+        return (self.folder / "cut" / "said").read_bytes()[self.said_before:].decode(errors="replace")
 
     def check(self, at):
         """Checks that the newest start has begun with this snapshot, as far as it has come."""
