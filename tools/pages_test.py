@@ -45,6 +45,12 @@ class Pages(unittest.TestCase):
         self.fires("docs/c.md", "# C\n\n[x](b.md#two)\n", "b.md has no such heading")
         self.fires("docs/c.md", "# C\n\n```\n# D\n```\n[x](#d)\n", "c.md has no such heading")
 
+    def test_a_list_right_below_text(self):
+        self.fires("docs/c.md", "# C\n\nText:\n- one\n  more\n- two\n", "docs/c.md:4: a list or a table right below")
+        self.fires("docs/c.md", "# C\n\nText:\n| a | b |\n| --- | --- |\n", "docs/c.md:4: a list or a table right below")
+        good = "# C\n- one\nof it\n- two\n\nText,\n-1 or 2\n\n1. one\n2. two\n\n```\nText:\n- one\n```\n"
+        self.assertEqual(self.run_on({"docs/c.md": good}).returncode, 0)
+
     def test_a_page_that_is_named_and_not_there(self):
         self.fires("docs/c.md", "# C\n\nSee `docs/d.md`.\n", "names docs/d.md")
 
