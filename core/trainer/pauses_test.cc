@@ -60,7 +60,9 @@ TEST_F(PausesTest, ItTellsOfItsNewestStep) {
   stand();
   for (const Version version : {5U, 6U, 7U}) {
     arrive();
-    if (version == 7U) EXPECT_EQ(said<wire::Progress>(hear(1))->version, 6U);
+    if (version == 7U) {
+      EXPECT_EQ(said<wire::Progress>(hear(1))->version, 6U);
+    }
     (void)bring(Arrived{});
     (void)take<Update>();
     EXPECT_EQ(said<wire::Progress>(bring(Updated{})) == nullptr, version == 6U);
