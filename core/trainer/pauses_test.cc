@@ -55,6 +55,24 @@ TEST_F(PausesTest, WhoHasArrivedEndsThisStepAndWaitsInTheNext) {
   EXPECT_EQ(*said<wire::Pause>(stage()), (wire::Pause{true, 1, 5}));
 }
 
+// Else users would see an older step for as long as the pause lasts.
+TEST_F(PausesTest, ItTellsOfItsNewestStep) {
+  stand();
+  for (const Version version : {5U, 6U, 7U}) {
+    arrive();
+    if (version == 7U) {
+      EXPECT_EQ(said<wire::Progress>(hear(1))->version, 6U);
+    }
+    (void)bring(Arrived{});
+    (void)take<Update>();
+    EXPECT_EQ(said<wire::Progress>(bring(Updated{})) == nullptr, version == 6U);
+    (void)take<Return>();
+    (void)bring(StepBegun{});
+    (void)take<Return>();
+  }
+  EXPECT_EQ(said<wire::Progress>(hear(3)), nullptr);
+}
+
 TEST_F(PausesTest, ASchedulerThatMayNotKnowIsToldAgain) {
   hold();
   EXPECT_EQ(said<wire::Pause>(hear(1)), nullptr);

@@ -57,6 +57,8 @@ void StepCommit::arrive() {
 
 void StepCommit::hear(std::uint64_t pauses, bool anew) {
   const bool is_news = std::exchange(pauses_, pauses) != pauses;
+  // It may be the last one for long.
+  if (is_paused() && untold_) training_.say(*std::exchange(untold_, std::nullopt));
   if (training_.state != State::kHeld || training_.stopped()) return;
   if (!is_paused()) return pass();
   if (is_news || anew) training_.say(wire::Pause{true, pauses_, training_.holding.version});
@@ -106,10 +108,12 @@ void StepCommit::on(const Updated&) {
   training_.enter(State::kStepping);
   const Generation generation = training_.generation;
   const Duration since_told = training_.now - told_at_;
-  if (told_generation_ != generation || since_told >= training_.options.progress_interval) {
+  untold_ = wire::Progress{generation, target_, loss_};
+  const bool is_due = since_told >= training_.options.progress_interval;
+  if (told_generation_ != generation || is_due || is_paused()) {
     told_generation_ = generation;
     told_at_ = training_.now;
-    training_.say(wire::Progress{generation, target_, loss_});
+    training_.say(*std::exchange(untold_, std::nullopt));
   }
   call_.answer(Return::What::kCommitted);
 }

@@ -43,13 +43,14 @@ class StepCommit {
   Training& training_;
   ProgramCall& call_;
   GroupMembership& group_;
-  Version target_ = 0;                  // The version that the newest step makes.
-  double loss_ = 0;                     // The loss in that step.
-  std::optional<SnapshotAsked> asked_;  // Of a version that is not made yet.
-  std::optional<SnapshotAsked> keeps_;  // Its part is being copied.
-  std::uint64_t pauses_ = 0;            // As in wire::Assignment.
-  Generation told_generation_ = 0;      // In the last Progress.
-  Instant told_at_{};                   // When that was said.
+  Version target_ = 0;                    // The version that the newest step makes.
+  double loss_ = 0;                       // The loss in that step.
+  std::optional<SnapshotAsked> asked_;    // Of a version that is not made yet.
+  std::optional<SnapshotAsked> keeps_;    // Its part is being copied.
+  std::uint64_t pauses_ = 0;              // As in wire::Assignment.
+  std::optional<wire::Progress> untold_;  // Of the newest step, if it was not told of.
+  Generation told_generation_ = 0;        // In the last Progress.
+  Instant told_at_{};                     // When that was said.
 };
 
 }  // namespace holdfast::trainer

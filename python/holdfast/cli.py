@@ -12,8 +12,8 @@ from holdfast._options import USAGE_EXIT, fail, parse
 
 _PACKAGE = Path(__file__).resolve().parent
 _NATIVE = (
-    *("status", "explain", "inject", "stop", "drain", "move", "clean", "settings", "timeline"),
-    *("tls", "table", "snapshot", "--version"),
+    *("status", "explain", "inject", "stop", "pause", "resume", "drain", "move", "clean"),
+    *("settings", "timeline", "tls", "table", "snapshot", "--version"),
 )
 _HELP = """usage: holdfast COMMAND ...
 
@@ -24,6 +24,8 @@ _HELP = """usage: holdfast COMMAND ...
   explain   what happened to a job, also to one that has ended (explain --help)
   inject    have a fault happen to a rank, to try a job (inject --help)
   stop      have a job make a last snapshot, if it makes any, and end (stop --help)
+  pause     have a job keep its memory and make no further step
+  resume    have a paused job go on
   drain     have other hosts take a host's ranks over, for good (drain --help)
   move      have another host take a host's ranks over (move --help)
   clean     remove what dead jobs have left
