@@ -28,13 +28,15 @@ planner::Table table_of(const std::vector<arena::Arena>& arenas) {
   return table;
 }
 
-bool is_there(const std::string& folder, std::uint64_t run_id, Version version) {
+// The name of the run's snapshot of this version. Empty: there is none.
+std::string name_of(const std::string& folder, std::uint64_t run_id, Version version) {
   const auto found = snapshot::find(folder);
-  if (!found) return false;
+  if (!found) return {};
   const auto& whole = found->whole;
-  return std::any_of(whole.begin(), whole.end(), [&](const auto& one) {
-    return one.manifest.run_id == run_id && one.manifest.version == version;
+  const auto one = std::find_if(whole.begin(), whole.end(), [&](const auto& each) {
+    return each.manifest.run_id == run_id && each.manifest.version == version;
   });
+  return one == whole.end() ? "" : one->name;
 }
 
 Status write(const SnapshotWriter::Options& options, const arena::Arena& arena,
@@ -65,7 +67,8 @@ Result<std::string> leave_last_snapshot(const SnapshotWriter::Options& options, 
   wire::Snapshot snapshot{.word = wire::SnapshotWord::kName,
                           .version = plan.version,
                           .name = wire::name_of_snapshot(arenas.front().run_id(), 0, plan.version)};
-  if (is_there(options.folder, arenas.front().run_id(), plan.version)) return std::string();
+  auto there = name_of(options.folder, arenas.front().run_id(), plan.version);
+  if (!there.empty()) return there;
   PartOptions part{.rank = 0, .workers = options.world_size, .shared_bytes = 0};
   for (arena::Arena& arena : arenas) {
     if (arena.staged() != plan.version) arena.unstage();
