@@ -88,7 +88,7 @@ void print(const Survey& survey) {
   if (rows.size() == 1) std::printf("%s: no snapshot\n", shown(survey.dir).c_str());
   for (const auto& [time, step, ranks, bytes, release, job, name, program] : rows) {
     if (rows.size() == 1) break;
-    std::printf("%-19s  %12s  %5s  %15s  %-7s  %-16s  %s  %s\n", time.c_str(), step.c_str(),
+    std::printf("%-19s  %12s  %5s  %15s  %-7s  %-16s  %-24s  %s\n", time.c_str(), step.c_str(),
                 ranks.c_str(), bytes.c_str(), release.c_str(), job.c_str(), name.c_str(),
                 program.c_str());
   }

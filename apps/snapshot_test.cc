@@ -66,7 +66,9 @@ TEST_F(SnapshotCommand, ListsWhatIsThere) {
   };
   ASSERT_EQ(run({"ls", dir}), 0) << said;
   EXPECT_TRUE(has(said, "2023-11-14 22:13:20             9      1")) << said;
-  EXPECT_TRUE(has(said, cat(bytes("a1", 2), "  0.1.0    digits            a1  python train.py\n")))
+  EXPECT_TRUE(
+      has(said, cat(bytes("a1", 2),
+                    "  0.1.0    digits            a1                        python train.py\n")))
       << said;
   EXPECT_LT(said.find("  a2  "), said.find("  a1  ")) << said;
   EXPECT_TRUE(has(said, cat(dir, "/b7 was not finished, or is being written: it is no snapshot\n")))
@@ -114,7 +116,7 @@ TEST_F(SnapshotCommand, NamesWhatIsDamaged) {
                               "snapshot: its tensor `moments` is not as it was written\n");
   EXPECT_EQ(run({"ls", dir}), 0) << said;
   EXPECT_EQ(run({"ls", dir, "--verify"}), 1);
-  EXPECT_TRUE(has(said, why) && has(said, "  a1  (damaged)  python")) << said;
+  EXPECT_TRUE(has(said, why) && has(said, "  a1  (damaged)  ")) << said;
   EXPECT_FALSE(has(said, "are right")) << said;
   EXPECT_EQ(run({"verify", dir}), 1);
   EXPECT_TRUE(has(said, why) && has(said, "/a2 is right")) << said;
@@ -124,7 +126,7 @@ TEST_F(SnapshotCommand, NamesWhatIsDamaged) {
   const std::string short_one =
       cat("holdfast snapshot: ", shard, " can not be used: it has 5 bytes");
   EXPECT_EQ(run({"ls", dir}), 1);
-  EXPECT_TRUE(has(said, short_one) && has(said, "  a2\n") && !has(said, "  a1\n")) << said;
+  EXPECT_TRUE(has(said, short_one) && has(said, "  a2  ") && !has(said, "  a1  ")) << said;
   EXPECT_EQ(run({"ls", dir, "--json"}), 1);
   EXPECT_TRUE(has(said, short_one)) << said;
   EXPECT_EQ(run({"verify", dir}), 1);

@@ -25,7 +25,6 @@ std::vector<std::string_view> words_of(std::string_view program) {
 
 std::string in_quotes(Words words) {
   constexpr std::size_t kLongest = 200;
-  if (words.empty()) return "nothing";
   std::string text;
   for (const std::string_view word : words) {
     text += cat(text.empty() ? "" : " ", printable(word.substr(0, kLongest)));
@@ -86,7 +85,9 @@ std::string change_of_program(std::string_view was, std::string_view now) {
     before = before.first(before.size() - 1);
     after = after.first(after.size() - 1);
   }
-  return cat(in_quotes(after), " was ", in_quotes(before));
+  if (after.empty()) return cat(in_quotes(before), " is left out");
+  return before.empty() ? cat(in_quotes(after), " is new")
+                        : cat(in_quotes(after), " was ", in_quotes(before));
 }
 
 }  // namespace holdfast::wording

@@ -14,7 +14,7 @@ namespace holdfast::wording {
 // A program and its arguments, which end with a line each, as one line that is safe to print.
 [[nodiscard]] std::string command_line(std::string_view program);
 
-// In which words two such programs differ: "`--lr 1` was `--lr 2`". Empty: in none.
+// In which words two such programs differ: "`--lr 2` was `--lr 1`". Empty: in none.
 [[nodiscard]] std::string change_of_program(std::string_view was, std::string_view now);
 
 }  // namespace holdfast::wording

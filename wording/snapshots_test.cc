@@ -19,10 +19,10 @@ TEST(Programs, DifferInTheWordsThatAreNamed) {
   EXPECT_EQ(change_of_program(was, "python\ntrain.py\n--lr\n2\nlast\n"), "`--lr 2` was `--lr 1`");
   EXPECT_EQ(change_of_program(was, "python\nother.py\n--lr\n1\nlast\n"),
             "`other.py` was `train.py`");
-  EXPECT_EQ(change_of_program(was, was + "--more\n"), "`--more` was nothing");
-  EXPECT_EQ(change_of_program(was, "python\ntrain.py\nlast\n"), "nothing was `--lr 1`");
-  EXPECT_EQ(change_of_program("a\n-x\n-x\n", "a\n-x\n"), "`-x` was `-x -x`");
-  EXPECT_EQ(change_of_program("", "a\n"), "`a` was nothing");
+  EXPECT_EQ(change_of_program(was, was + "--more\n"), "`--more` is new");
+  EXPECT_EQ(change_of_program(was, "python\ntrain.py\nlast\n"), "`--lr 1` is left out");
+  EXPECT_EQ(change_of_program("a\n-x\n-x\n", "a\n-x\n"), "`-x` is left out");
+  EXPECT_EQ(change_of_program("", "a\n"), "`a` is new");
 }
 
 // A manifest may be anybody's.

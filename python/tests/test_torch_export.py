@@ -281,9 +281,9 @@ def changed(edit: Callable[[dict[str, Any]], None]) -> Callable[[str, bytearray]
     """Return what makes other objects of those of an image."""
 
     def change(name: str, content: bytearray) -> None:
-        if not content.startswith(b"HFTORCH1"):
+        if not content.startswith(b"HFTORCH2"):
             return
-        head = _head.read(memoryview(bytes(content)), b"HFTORCH1")
+        head = _head.read(memoryview(bytes(content)), b"HFTORCH2")
         objects = pickle.loads(head.objects)
         for unread in ("gradients", "ddp", "training", "requires_grad"):
             objects[unread] = None  # So that there is room.

@@ -11,9 +11,10 @@ from holdfast._errors import UserError
 from holdfast._snapshot_files import damaged
 from holdfast.snapshots import _safe
 from holdfast.snapshots._arena import Part
+from holdfast.snapshots._safe import plain
 from holdfast.snapshots._safetensors import TYPES, Raw
 
-MAGIC: Final = b"hfmsimg1"
+MAGIC: Final = b"hfmsimg2"
 _ALIGN: Final = 64
 _OF_CALLBACKS: Final = "a callback's "  # holdfast.mindspore._image.OTHERS
 
@@ -29,7 +30,9 @@ class MindSporeImage:
         table = _safe.loads(head.table, f"{self.path}: its table of parameters")
         objects = _safe.loads(head.objects, f"{self.path}: its objects")
         try:
-            self._rows = self._checked(table, head.start)
+            entries, made_by = table
+            self.made_by = dict(plain(made_by, f"{self.path}: its makers"))
+            self._rows = self._checked(entries, head.start)
             self.step, self.epoch = _progress(objects)
         except (TypeError, ValueError, KeyError, IndexError, AttributeError):
             raise damaged(

@@ -38,6 +38,7 @@ class Position:
         self.own = 0  # Steps in loops of the program's own.
         self.seeds: tuple[int, ...] = ()  # The program's, from which the pass draws its order.
         self.marks: dict[Name, Mark] = {}  # Of sources with a position of their own.
+        self.size: int | None = None  # Of what the pass reads, if known; see Feeder.size.
         self.length: int | None = None  # Batches of the pass, if known.
         self.see_ahead: Callable[[], None] = _nothing  # Called before a step is done.
 
@@ -49,11 +50,13 @@ class Position:
     def objects(self) -> tuple[Any, ...]:
         """Return what an image has to hold of the position."""
         marks = self.marks.copy()
-        return self.epoch, self.turn, self.index, self.over, self.own, self.seeds, marks
+        at = self.epoch, self.turn, self.index, self.over, self.own
+        return *at, self.seeds, marks, self.size
 
     def restore(self, objects: tuple[Any, ...]) -> None:
         """Go to where an image, or an earlier objects(), says."""
-        self.epoch, self.turn, self.index, self.over, self.own, self.seeds, marks = objects
+        self.epoch, self.turn, self.index, self.over, self.own, *rest = objects
+        self.seeds, marks, self.size = rest
         self.marks = marks.copy()
 
     def begin(self, epoch: int, turn: int) -> bool:
@@ -183,7 +186,7 @@ class Source:
         at.length = length = self.feeder.length
         if length is not None and at.index >= length:
             return
-        at.seeds = self.feeder.seeds
+        at.seeds, at.size = self.feeder.seeds, self.feeder.size
         before = at.marks.get(self.key)
         start = self.feeder.start(at.epoch, at.order, at.index, before)
         batches = Fetched(start, prepare)
@@ -202,6 +205,16 @@ class Source:
     def arrive(self) -> None:
         """Use the seeds with which a predecessor began this pass."""
         self.feeder.recall(self._position.order, self._position.seeds)
+
+    def change_of_size(self) -> str:
+        """Return a sentence if the data is not as long as when a predecessor began this pass."""
+        was, now = self._position.size, self.feeder.size
+        if was is None or now is None or now == was:
+            return ""
+        return (
+            f"the data has {now:,} items and had {was:,} when this epoch began: the rest of it is "
+            "not what it would have been"
+        )
 
     def pass_over(self, turn: int) -> None:
         """Do what replaces batches() if pass `turn` of the epoch is over already."""
