@@ -28,20 +28,23 @@ from snapshot_files import forge  # noqa: E402
 
 from holdfast import _head  # noqa: E402
 from holdfast._errors import UserError  # noqa: E402
+from holdfast._snapshot_files import find  # noqa: E402
 from holdfast.snapshots import _safe  # noqa: E402
 from holdfast.snapshots._export import main  # noqa: E402
 from holdfast.snapshots._safe import loads, plain  # noqa: E402
+from holdfast.snapshots._sources import source_of  # noqa: E402
+from holdfast.snapshots._torch import TorchImage  # noqa: E402
 
 pytestmark = needs_torch
 
 
-def make(folder: Path, program: str, *words: str) -> Path:
-    """Train with two ranks and return the folder of its snapshots."""
+def make(folder: Path, program: str, *words: str, ranks: int = 2, last: str = "") -> Path:
+    """Train and return the folder of its snapshots."""
     command = [
-        *(sys.executable, "-m", "holdfast", "run", "--nproc-per-node", "2"),
+        *(sys.executable, "-m", "holdfast", "run", "--nproc-per-node", str(ranks)),
         *("--snapshot", str(folder / "snapshots"), "--snapshot-every", "3"),
         *("--log-dir", str(folder / "log")),
-        *(str(HERE / program), *words, str(folder)),
+        *(str(HERE / program), *words, str(folder), *([last] if last else [])),
     ]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "HOLDFAST_REHEARSALS": "0"}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LIMIT_S)
@@ -178,8 +181,6 @@ def test_a_distributed_checkpoint_is_loaded_by_torch(ddp: Path, tmp_path: Path) 
 
 
 def test_parts_of_a_sharded_model_go_to_one_file_each(fsdp: Path, tmp_path: Path) -> None:
-    said = export(fsdp, "--to", tmp_path / "out", code=1)
-    assert "each rank of" in said and "--rank all one file for each" in said
     said = export(fsdp, "--to", tmp_path / "out", "--rank", "all")
     assert "each file is a shard" in said and "of ranks 0 to 1" in said
     parts = [torch.load(tmp_path / "out" / f"rank-{r}.pt", weights_only=True) for r in (0, 1)]
@@ -188,6 +189,58 @@ def test_parts_of_a_sharded_model_go_to_one_file_each(fsdp: Path, tmp_path: Path
         assert part["optimizer"]["state"][0]["exp_avg"].shape == (3, 8)
     export(fsdp, "--to", tmp_path / "one", "--rank", "1")
     assert equal(torch.load(tmp_path / "one", weights_only=True), parts[1])
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_parts_of_fully_shard_are_put_together(ranks: int, tmp_path: Path) -> None:
+    from torch_sharded import batch, plain
+
+    snapshots = make(tmp_path, "torch_sharded.py", ranks=ranks)
+    said = export(snapshots, "--to", tmp_path / "out.pt")
+    found = torch.load(tmp_path / "out.pt", weights_only=True)
+    there = own(snapshots, found["step"])
+    assert f"of ranks 0 to {ranks - 1}, from " in said
+    assert equal(found["model"], there["model"])
+    states = list(there["optimizer"]["state"].values())
+    assert equal(dict(enumerate(states)), found["optimizer"]["state"]) and len(states) == 7
+    # A plain model and optimizer.
+    net, optimizer = plain()
+    net.load_state_dict(found["model"])
+    optimizer.load_state_dict(found["optimizer"])
+    net.eval()
+    x, y = batch(999, 0)
+    assert torch.nn.functional.mse_loss(net(x), y).item() == there["loss"]
+    # Another number of ranks.
+    make(tmp_path, "torch_sharded.py", ranks=5 - ranks, last=str(tmp_path / "out.pt"))
+    assert equal(torch.load(tmp_path / "begun", weights_only=True), there)
+    # Other formats.
+    export(snapshots, "--to", tmp_path / "out", "--format", "safetensors")
+    raw = (tmp_path / "out").read_bytes()
+    for name, tensor in there["model"].items():
+        assert tensor.numpy().tobytes() in raw, name
+
+
+def test_other_parts_are_refused_by_name(fsdp: Path, tmp_path: Path) -> None:
+    image = source_of(find(fsdp), 0)
+    assert isinstance(image, TorchImage)
+    key = ("model", "model1", "first.weight")
+    place = image._places[key]
+    assert place.whole == ((8, 8), (2,), (0, 1), (0,))
+    for change, why in (
+        ({"mesh": (2, 1), "cuts": ("R", 0)}, r"placed \('R', 0\) on a mesh of 2 x 1 ranks"),
+        ({"cuts": ("_StridedShard(dim=0)",)}, "on a mesh of 2 ranks"),
+    ):
+        image._places[key] = place._replace(whole=place.whole._replace(**change))
+        with pytest.raises(UserError, match=f"`model1.first.weight` is {why}|{why}"):
+            image.join([image, image])
+    image._places[key] = place._replace(whole=place.whole._replace(shape=(9, 8)))
+    image.join([image, image])
+    with pytest.raises(UserError, match="its image makes no sense"):
+        image.everything(set())
+    snapshots = make(tmp_path, "torch_export.py", "flat")
+    said = export(snapshots, "--to", tmp_path / "out", code=1)
+    assert "`model1` was cut by FullyShardedDataParallel, which does not say where" in said
+    assert "--rank all one file for each" in said
 
 
 def test_parameters_that_holdfast_updates_are_exported_by_name(tmp_path: Path) -> None:

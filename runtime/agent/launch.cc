@@ -310,7 +310,7 @@ bool is_alone(const AgentOptions& options) {
 std::string program_of(const AgentOptions& options) {
   std::string program;
   for (const auto& word : options.program) {
-    if (!word.starts_with("holdfast: ")) program += word + '\n';
+    program = word.starts_with("holdfast: ") ? std::string() : program + word + '\n';
   }
   return program;
 }

@@ -103,6 +103,12 @@ class Export:
         if isinstance(source, TorchImage) and source.sharded:
             self._see_shard(source, rank)
         if isinstance(source, Floats):
+            if not source.raw():
+                raise UserError(
+                    f"{self._snapshot.folder} holds bytes that a program has laid out itself, so "
+                    "only that program can read them: neither PyTorch's nor MindSpore's State, nor "
+                    "parameters by name"
+                )
             self._remark("parameters are flat, as Holdfast keeps them: give them your shapes")
         usual = "ckpt" if isinstance(source, MindSporeImage) else "torch"
         form = options.format or usual

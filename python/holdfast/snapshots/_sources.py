@@ -27,16 +27,11 @@ def need(module: str) -> None:
 
 
 def source_of(snapshot: Snapshot, rank: int) -> Source:
-    """Read a rank's part. UserError: only the program itself can."""
+    """Read a rank's part."""
     part = Part(snapshot, rank)
     if (at := part.image(OF_TORCH)) is not None:
         need("torch")
         return TorchImage(part, at)
     if (at := part.image(OF_MINDSPORE)) is not None:
         return MindSporeImage(part, at)
-    if part.layout.parameters:
-        return Floats(part, snapshot.version)
-    raise UserError(
-        f"{part.path} holds bytes that a program has laid out itself, so only that program "
-        "can read them: neither PyTorch's nor MindSpore's State, nor parameters by name"
-    )
+    return Floats(part, snapshot.version)
