@@ -30,6 +30,7 @@ from holdfast import _head  # noqa: E402
 from holdfast._errors import UserError  # noqa: E402
 from holdfast._snapshot_files import find  # noqa: E402
 from holdfast.snapshots import _safe  # noqa: E402
+from holdfast.snapshots._diff import main as compare  # noqa: E402
 from holdfast.snapshots._export import main  # noqa: E402
 from holdfast.snapshots._safe import loads, plain  # noqa: E402
 from holdfast.snapshots._sources import source_of  # noqa: E402
@@ -258,6 +259,72 @@ def test_parameters_that_holdfast_updates_are_exported_by_name(tmp_path: Path) -
     assert torch.equal(torch.cat(parts), own) and bool((own != 0).all())
     export(snapshots, "--to", tmp_path / "out.safetensors", "--format", "safetensors")
     assert model["fc.bias"].numpy().tobytes() in (tmp_path / "out.safetensors").read_bytes()
+
+
+# ---- diff ----------------------------------------------------------------------------------------
+
+
+def diff(*words: Any, code: int) -> str:
+    """Run the command in this process; return what it says."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            found = compare([str(word) for word in words])
+        except SystemExit as end:
+            found = int(end.code or 0)
+    assert found == code, said.getvalue()
+    return said.getvalue()
+
+
+def test_what_differs_is_named_with_how_far_apart_it_is(ddp: Path) -> None:
+    newer, older = whole(ddp)[:2]
+    said = diff(ddp, newer, code=0)
+    assert f"A: {newer}\nB: {newer}\nrank" in said and "0 different" in said
+    said = diff(older, newer, code=1)
+    steps = [int(folder.name.rpartition("-")[2]) for folder in (older, newer)]
+    assert f"step: {steps[0]}, {steps[1]}\n" in said
+    found = json.loads(diff(older, newer, "--json", code=1))
+    files = [torch.load(ddp.parent / f"own-{n}", weights_only=True) for n in state_n(found)]
+    one, other = (file["model"]["first.weight"] for file in files)
+    bytes_differ = (one.view(torch.uint8) != other.view(torch.uint8)).sum().item()
+    for rank in found["ranks"]:
+        change = next(c for c in rank["differs"] if c["name"] == "model.first.weight")
+        assert change["bytes"] == bytes_differ and change["of"] == 256
+        assert change["most"] == (one.double() - other.double()).abs().max().item()
+        names = {change["name"] for change in rank["differs"]}
+        assert {"optimizer.state.0.exp_avg", "scheduler.last_epoch", "vars.best"} <= names
+        assert "vars.counts.a" not in names and "model.scale" not in names
+        only = [*rank["only_a"], *rank["only_b"], *rank["unread"]]
+        assert all(name.startswith("gradient of ") for name in only), only
+    assert "model.first.weight: " in said and f"; max |a-b| = {change['most']:.6g}\n" in said
+
+
+def state_n(found: dict[str, Any]) -> Any:
+    changes = found["ranks"][0]["differs"]
+    return next((int(c["a"]), int(c["b"])) for c in changes if c["name"] == "state.n")
+
+
+def test_one_changed_byte_is_found(copy: Path, ddp: Path) -> None:
+    def change(name: str, content: bytearray) -> None:
+        if name.startswith("own.") and not content.startswith(b"HFTORCH2"):
+            content[0] ^= 1  # The first buffer's.
+
+    forge(copy, 1, change)
+    said = diff(whole(ddp)[0], copy, code=1)
+    assert said.count(" different\n") == 2 and "rank 0: " in said and ", 0 different\n" in said
+    assert " 1 of " in said and "rank 1: " in said and ", 1 different\n" in said, said
+
+
+def test_other_ranks_and_programs_differ(ddp: Path, fsdp: Path, copy: Path) -> None:
+    found = json.loads(diff(ddp, fsdp, "--json", code=1))
+    assert "program" in found["about"] and "release" not in found["about"]
+    assert any("float32" in str(change.get("a")) for change in found["ranks"][0]["differs"])
+    forge(copy, 0, changed(lambda objects: objects["others"].update(seen=Evil(copy / "ran"))))
+    said = diff(whole(ddp)[0], copy, code=2)
+    assert "not compared: " in said and "`posix.system` makes" in said
+    assert not (copy / "ran").exists()
+    assert "there is no whole snapshot" in diff(ddp.parent, ddp, code=2)
+    assert "--help" in diff(ddp, code=2)
 
 
 # ---- OUT -----------------------------------------------------------------------------------------

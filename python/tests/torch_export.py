@@ -1,6 +1,7 @@
 """A program whose snapshots are exported: torch_export.py KIND FOLDER.
 
-KIND: ddp, fsdp or flat (FullyShardedDataParallel). It ends when there are two snapshots in FOLDER/snapshots.
+KIND: ddp, fsdp, or flat for FullyShardedDataParallel. It ends when there are two snapshots in
+FOLDER/snapshots.
 Rank 0 saves after each step what a program itself would save, as FOLDER/own-N.
 """
 

@@ -95,8 +95,8 @@ def _compare_ranks(a: Snapshot, b: Snapshot, rank: int) -> dict[str, Any]:
             change = _change(path, made[0][path], made[1][path])
             found["differs"] += [change] if change else []
             found["equal"] += not change
-        for which, one, other in (("only_a", *made), ("only_b", *reversed(made))):
-            found[which] += [path for path in one if path not in other]
+        for i, which in enumerate(("only_a", "only_b")):
+            found[which] += [path for path in made[i] if path not in made[1 - i]]
     found["differs"].sort(key=lambda change: str(change["name"]))
     was, now = (side.made_by for side in sides)
     changed = [name for name in was if now.get(name, was[name]) != was[name]]
