@@ -307,12 +307,13 @@ def state_n(found: dict[str, Any]) -> Any:
 def test_one_changed_byte_is_found(copy: Path, ddp: Path) -> None:
     def change(name: str, content: bytearray) -> None:
         if name.startswith("own.") and not content.startswith(b"HFTORCH2"):
-            content[0] ^= 1  # The first buffer's.
+            content[0] ^= 1  # Of a buffer that is not exported.
 
     forge(copy, 1, change)
     said = diff(whole(ddp)[0], copy, code=1)
     assert said.count(" different\n") == 2 and "rank 0: " in said and ", 0 different\n" in said
-    assert " 1 of " in said and "rank 1: " in said and ", 1 different\n" in said, said
+    assert "buffer of model1.module.scale: 1 of 4 bytes differ, the first at 0; max " in said, said
+    assert "rank 1: " in said and ", 1 different\n" in said, said
 
 
 def test_other_ranks_and_programs_differ(ddp: Path, fsdp: Path, copy: Path) -> None:

@@ -250,15 +250,17 @@ class TorchImage:
         yield "vars", self._vars
 
     def rest(self) -> dict[str, Callable[[], Any]]:
-        """Return, as kept() does, what is kept besides: not exported, but a step depends on it."""
+        """Return, as kept() does, what a step depends on besides, and is not exported."""
+        exported = ("groups", "loose", "others", "extras", "vars")
         found: dict[str, Callable[[], Any]] = {
-            f"{name} (internal)": partial(plain, self._objects.get(name), self._where(name))
-            for name in ("progress", "results", "gradients", "ddp", "requires_grad", "training")
+            f"{name} (internal)": partial(plain, value, self._where(name))
+            for name, value in self._objects.items()
+            if name not in exported
         }
+        named = {key for names in self._names["models"].values() for _, key in names}
         for key in self._places:
-            if key[0] == "gradient":
-                name = ".".join(map(str, key[2:]))
-                found[f"gradient of {name}"] = partial(self._tensor, key)
+            if key[0] == "gradient" or (key[0] == "buffer" and key not in named):
+                found[f"{key[0]} of {'.'.join(map(str, key[1:]))}"] = partial(self._tensor, key)
         return found
 
     def _where(self, name: str) -> str:
