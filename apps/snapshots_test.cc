@@ -236,7 +236,7 @@ TEST_F(Snapshots, WhatDoesNotFitIsNamed) {
   const std::string another = " was made by another command: `--pause 0` was `--pause 1000`. ";
   for (const bool changes : {false, true}) {
     first.launch(two(first, {"--resume", folder}, changes ? "0" : "1000"));
-    ASSERT_EQ(first.wait(60), 0) << first.output();
+    ASSERT_EQ(first.wait(changes ? 2 : 1, 60), 0) << first.output();
     EXPECT_EQ(has(first.output(), "another command"), changes) << first.output();
     EXPECT_EQ(has(first.output(), another), changes) << first.output();
   }
