@@ -11,7 +11,6 @@
 #include "base/number.h"
 #include "base/text.h"
 #include "collective/group.h"
-#include "include/holdfast/version.h"
 #include "io/connection.h"
 #include "io/etcd_journal.h"
 #include "io/loop.h"

@@ -10,7 +10,6 @@
 
 #include "base/number.h"
 #include "base/text.h"
-#include "include/holdfast/version.h"
 #include "os/slice.h"
 #include "runtime/jobs/snapshots.h"
 #include "snapshot/folder.h"

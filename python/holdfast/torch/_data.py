@@ -205,11 +205,6 @@ class Feeder:
         """Batches of an epoch, if known."""
         return None
 
-    @property
-    def size(self) -> int | None:
-        """Items of the data set, or batches where there is none, if known."""
-        return self.length
-
 
 class _Loader(Feeder):
     """A DataLoader over a map-style dataset."""
@@ -307,10 +302,6 @@ class _Loader(Feeder):
     def length(self) -> int | None:
         return length_of(self._tickets)
 
-    @property
-    def size(self) -> int | None:
-        return length_of(self._dataset)
-
 
 def _samplers_in(holder: Any) -> list[Any]:
     """Return the samplers of a loader, and the samplers within those."""
@@ -392,10 +383,6 @@ class _Stateful(Feeder):
 
     def state(self) -> Any:
         return copy.deepcopy(self._source.state_dict())
-
-    @property
-    def size(self) -> int | None:
-        return length_of(getattr(self._source, "dataset", None))
 
 
 class Fetched:

@@ -17,6 +17,7 @@ from holdfast.torch._data import (
     Mark,
     Whereabouts,
     feeder_of,
+    length_of,
     tells_its_position,
 )
 from holdfast.torch._plan import Key
@@ -38,7 +39,7 @@ class Position:
         self.own = 0  # Steps in loops of the program's own.
         self.seeds: tuple[int, ...] = ()  # The program's, from which the pass draws its order.
         self.marks: dict[Name, Mark] = {}  # Of sources with a position of their own.
-        self.size: int | None = None  # Of what the pass reads, if known; see Feeder.size.
+        self.size: int | None = None  # Of the data that the pass reads, if known.
         self.length: int | None = None  # Batches of the pass, if known.
         self.see_ahead: Callable[[], None] = _nothing  # Called before a step is done.
 
@@ -122,7 +123,7 @@ class Sources:
             feeder.see_that_it_is_drawn_again(tuple(self._kept.values()))
             if (items := feeder.items()) is not None:
                 _see_that_items_can_be_given_again(items, seeds.derive("item"))
-        return Source(feeder, name, self._position)
+        return Source(feeder, name, self._position, getattr(data, "dataset", None))
 
     def _enter(self, data: Any) -> _Entry:
         entry = _Entry()
@@ -169,9 +170,12 @@ class _Entry:
 class Source:
     """The batches of one pass over a source."""
 
-    def __init__(self, feeder: Feeder, name: str | None, position: Position) -> None:
+    def __init__(
+        self, feeder: Feeder, name: str | None, position: Position, dataset: Any = None
+    ) -> None:
         """`name`: the name under which State keeps the source, if it does."""
         self.feeder = feeder
+        self._dataset = dataset
         self._name = name
         self._position = position
 
@@ -186,7 +190,7 @@ class Source:
         at.length = length = self.feeder.length
         if length is not None and at.index >= length:
             return
-        at.seeds, at.size = self.feeder.seeds, self.feeder.size
+        at.seeds, at.size = self.feeder.seeds, self._size()
         before = at.marks.get(self.key)
         start = self.feeder.start(at.epoch, at.order, at.index, before)
         batches = Fetched(start, prepare)
@@ -206,9 +210,13 @@ class Source:
         """Use the seeds with which a predecessor began this pass."""
         self.feeder.recall(self._position.order, self._position.seeds)
 
+    def _size(self) -> int | None:
+        """Return how many items the data set has, or batches where there is none, if known."""
+        return self.feeder.length if self._dataset is None else length_of(self._dataset)
+
     def change_of_size(self) -> str:
         """Return a sentence if the data is not as long as when a predecessor began this pass."""
-        was, now = self._position.size, self.feeder.size
+        was, now = self._position.size, self._size()
         if was is None or now is None or now == was:
             return ""
         return (
