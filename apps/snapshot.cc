@@ -17,6 +17,7 @@
 #include "base/text.h"
 #include "base/utc.h"
 #include "snapshot/folder.h"
+#include "wording/snapshots.h"
 
 namespace holdfast::apps {
 namespace {
@@ -63,6 +64,7 @@ Json json_of(const Survey& survey) {
                      {"world_size", manifest.world_size},
                      {"servers", manifest.servers},
                      {"program", manifest.program},
+                     {"release", manifest.release},
                      {"unix_ms", manifest.unix_ms},
                      {"bytes", bytes_of(manifest)},
                      {"damaged", survey.is_damaged(name)}});
@@ -74,18 +76,21 @@ Json json_of(const Survey& survey) {
 }
 
 void print(const Survey& survey) {
-  using Row = std::array<std::string, 6>;
-  std::vector<Row> rows{{"time (UTC)", "step", "ranks", "bytes", "job", "snapshot"}};
+  using Row = std::array<std::string, 8>;
+  std::vector<Row> rows{
+      {"time (UTC)", "step", "ranks", "bytes", "release", "job", "snapshot", "program"}};
   for (const auto& [name, manifest] : survey.listing.whole) {
     rows.push_back({utc(manifest.unix_ms / 1000), cat(manifest.version), cat(manifest.world_size),
-                    cat(bytes_of(manifest)), shown(manifest.job),
-                    name + (survey.is_damaged(name) ? "  (damaged)" : "")});
+                    cat(bytes_of(manifest)), shown(manifest.release), shown(manifest.job),
+                    name + (survey.is_damaged(name) ? "  (damaged)" : ""),
+                    shown(wording::command_line(manifest.program))});
   }
   if (rows.size() == 1) std::printf("%s: no snapshot\n", shown(survey.dir).c_str());
-  for (const auto& [time, step, ranks, bytes, job, name] : rows) {
+  for (const auto& [time, step, ranks, bytes, release, job, name, program] : rows) {
     if (rows.size() == 1) break;
-    std::printf("%-19s  %12s  %5s  %15s  %-16s  %s\n", time.c_str(), step.c_str(), ranks.c_str(),
-                bytes.c_str(), job.c_str(), name.c_str());
+    std::printf("%-19s  %12s  %5s  %15s  %-7s  %-16s  %-24s  %s\n", time.c_str(), step.c_str(),
+                ranks.c_str(), bytes.c_str(), release.c_str(), job.c_str(), name.c_str(),
+                program.c_str());
   }
   for (const std::string& half : survey.listing.half) {
     std::printf("%s/%s was not finished, or is being written: it is no snapshot\n",

@@ -233,6 +233,13 @@ TEST_F(Snapshots, WhatDoesNotFitIsNamed) {
   EXPECT_EQ(other.wait(60), 2);
   EXPECT_TRUE(has(other.output(), "is of a job of 2 workers, and this one has 1 worker:"))
       << other.output();
+  const std::string another = " was made by another command: `--pause 0` was `--pause 1000`. ";
+  for (const bool changes : {false, true}) {
+    first.launch(two(first, {"--resume", folder}, changes ? "0" : "1000"));
+    ASSERT_EQ(first.wait(changes ? 2 : 1, 60), 0) << first.output();
+    EXPECT_EQ(has(first.output(), "another command"), changes) << first.output();
+    EXPECT_EQ(has(first.output(), another), changes) << first.output();
+  }
   Job anew("snapshots-anew");
   anew.launch(two(anew, {"--snapshot", folder}, "0"));
   EXPECT_EQ(anew.wait(60), 0);

@@ -27,6 +27,7 @@ constexpr const char* kManifestKey = "holdfast_snapshot";
 constexpr int kManifestFormat = 1;
 constexpr Seal kManifestSeal{",\n  \"xxh3\": \"", "\"\n}\n"};
 constexpr std::uint64_t kLongestManifest = std::uint64_t{1} << 24;
+constexpr std::size_t kLongestRelease = 100;
 constexpr mode_t kRefused = os::Folder::kWriting;
 
 std::string file_of(Rank rank) {
@@ -147,15 +148,11 @@ std::string to_text(const Manifest& manifest) {
   for (const File& file : manifest.files) {
     files.push_back({{"rank", file.rank}, {"bytes", file.bytes}, {"xxh3", hex(file.digest)}});
   }
-  const Json json = {{kManifestKey, kManifestFormat},
-                     {"job", manifest.job},
-                     {"run_id", manifest.run_id},
-                     {"version", manifest.version},
-                     {"world_size", manifest.world_size},
-                     {"servers", manifest.servers},
-                     {"program", manifest.program},
-                     {"unix_ms", manifest.unix_ms},
-                     {"files", files}};
+  const Json json = {{kManifestKey, kManifestFormat},     {"job", manifest.job},
+                     {"run_id", manifest.run_id},         {"version", manifest.version},
+                     {"world_size", manifest.world_size}, {"servers", manifest.servers},
+                     {"program", manifest.program},       {"release", manifest.release},
+                     {"unix_ms", manifest.unix_ms},       {"files", files}};
   std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace);
   text.resize(text.size() - 2);  // "\n}", which comes with the seal.
   return text + kManifestSeal.of(text);
@@ -175,6 +172,11 @@ bool read(const Json& json, const char* key, std::string& to) {
   if (found == json.end() || !found->is_string()) return false;
   to = found->get<std::string>();
   return true;
+}
+
+// Manifests that do not say it are older.
+bool read_release(const Json& json, std::string& to) {
+  return !json.contains("release") || (read(json, "release", to) && to.size() <= kLongestRelease);
 }
 
 // Each rank from 0 on has one file.
@@ -215,8 +217,9 @@ Result<Manifest> from_text(const std::string& text, const std::string& path) {
       read(json, "job", manifest.job) && read(json, "run_id", manifest.run_id) &&
       read(json, "version", manifest.version) && read(json, "world_size", manifest.world_size) &&
       read(json, "servers", manifest.servers) && read(json, "program", manifest.program) &&
-      read(json, "unix_ms", manifest.unix_ms) && manifest.world_size > 0 && manifest.servers >= 0 &&
-      manifest.servers < manifest.world_size && read_files(json, manifest);
+      read(json, "unix_ms", manifest.unix_ms) && read_release(json, manifest.release) &&
+      manifest.world_size > 0 && manifest.servers >= 0 && manifest.servers < manifest.world_size &&
+      read_files(json, manifest);
   if (!is_right) return unusable(path, "it makes no sense");
   return manifest;
 }

@@ -34,7 +34,8 @@ struct Manifest {
   std::int32_t servers = 0;
   std::string program;  // What the ranks run, in the caller's words.
   std::int64_t unix_ms = 0;
-  std::vector<File> files;  // One for each rank; read_manifest() gives them in the ranks' order.
+  std::vector<File> files;   // One for each rank; read_manifest() gives them in the ranks' order.
+  std::string release = {};  // Of Holdfast, which made it. Empty: one that did not say so.
   bool operator==(const Manifest&) const = default;
 };
 

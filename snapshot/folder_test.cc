@@ -198,6 +198,7 @@ TEST_F(Snapshots, MayBeLarge) {
 TEST_F(Snapshots, AreRefusedIfAManifestMakesNoSense) {
   ASSERT_TRUE(snap(dir, "a1", 1));
   EXPECT_EQ(refusal("digits", "others"), "");
+  EXPECT_EQ(refusal("\"release\"", "\"one of tomorrow\""), "") << "one of yesterday";
   EXPECT_TRUE(has(refusal("\"holdfast_snapshot\": 1", "\"holdfast_snapshot\": 2"),
                   "it is of format 2, and this release knows 1"));
   EXPECT_TRUE(has(refusal("\"holdfast_snapshot\"", "\"other\""), "it is none of ours"));
@@ -213,6 +214,8 @@ TEST_F(Snapshots, AreRefusedIfAManifestMakesNoSense) {
            {"\"version\": 1", "\"version\": 18446744073709551616"},
            {"\"job\": \"digits\"", "\"job\": 7"},
            {"\"unix_ms\": 17", "\"unix_ms\": 999999999917"},
+           {"\"release\": \"", cat("\"release\": \"", std::string(100, '1'))},
+           {"\"release\": \"0.1.0\"", "\"release\": 1"},
            {"\"rank\": 1", "\"rank\": 0"},
            {"\"rank\": 1", "\"rank\": 2"},
            {"\"rank\": 1", "\"rank\": -1"},

@@ -52,7 +52,8 @@ inline Manifest manifest_of(Version version, std::vector<File> files) {
           .servers = 0,
           .program = "python train.py",
           .unix_ms = 1'700'000'000'000 + static_cast<std::int64_t>(version),
-          .files = std::move(files)};
+          .files = std::move(files),
+          .release = "0.1.0"};
 }
 
 // Writes a whole snapshot of `ranks` ranks.

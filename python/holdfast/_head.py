@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 
 from holdfast._errors import UserError
 
-# The kind of image; sizes of the table and of the objects; where the rest of the image begins.
+# The kind of image, whose last byte is that of its format; sizes of the table and of the objects;
+# where the rest of the image begins.
 _FORM: Final = struct.Struct("<8sQQQ")
 BYTES: Final = _FORM.size
 
@@ -36,6 +37,14 @@ class Head(NamedTuple):
 def read(view: memoryview, kind: bytes) -> Head:
     """Return the head of an image. UserError: the image is of another kind."""
     found, table, objects, start = _FORM.unpack_from(view, 0)
+    if found != kind and found[:-1] == kind[:-1]:
+        from holdfast import __version__
+
+        raise UserError(
+            f"the state of this rank is of format {found[-1:]!r}, which another release of "
+            f"Holdfast made; this is {__version__}, whose format is {kind[-1:]!r}. Go on with the "
+            "release that made it (`holdfast snapshot ls` names a snapshot's), or begin anew"
+        )
     if found != kind:
         raise UserError(
             "the state of this rank was written by another kind of program, or by one with another "

@@ -27,6 +27,7 @@ _SHARD_SEAL: Final = b',"xxh3":"', b'"}}'
 _DIGEST: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _NAME: Final = re.compile(r"[0-9a-f-]{1,100}", re.ASCII)
 _KIND: Final = "a rank's part of a snapshot"
+_SERVER_KIND: Final = "a parameter server's part of a snapshot"
 _MOST_RANGES: Final = 32  # Twice arena::kMostParts, and some.
 _BLOCK: Final = 1 << 24
 
@@ -204,9 +205,15 @@ class Snapshot:
         if found["holdfast_snapshot"] != 1:
             raise ValueError
         self.version = _number(found["version"])
+        self.about = {  # What a person knows a snapshot by.
+            "step": self.version,
+            "program": str(found["program"]).rstrip("\n").replace("\n", " "),
+            "release": str(found.get("release", "")),
+        }
         self.unix_ms = int(found["unix_ms"])
         self.servers = _number(found["servers"])
         self.workers = _number(found["world_size"]) - self.servers
+        self.about |= {"workers": self.workers, "servers": self.servers}
         self._files = {}
         for one in found["files"]:
             if not _DIGEST.fullmatch(one["xxh3"]):
@@ -222,9 +229,23 @@ class Snapshot:
 
     def shard(self, rank: int) -> Shard:
         """Open the file of a worker."""
+        return self._shard(rank, {"kind": _KIND, "workers": self.workers})
+
+    def rows(self, rank: int) -> dict[str, bytearray]:
+        """Return what a parameter server holds, as ranges of bytes."""
+        shard = self._shard(rank, {"kind": _SERVER_KIND})
+        try:
+            found = {tensor.name: bytearray(tensor.bytes) for tensor in shard.tensors}
+            for tensor in shard.tensors:
+                shard.read(tensor, memoryview(found[tensor.name]))
+        finally:
+            shard.close()
+        return found
+
+    def _shard(self, rank: int, wanted: dict[str, Any]) -> Shard:
         path = self.folder / f"rank-{rank}.safetensors"
         shard = Shard(path, *self._files[rank])
-        wanted = {"kind": _KIND, "rank": rank, "version": self.version, "workers": self.workers}
+        wanted = {**wanted, "rank": rank, "version": self.version}
         if any(shard.about.get(key) != str(value) for key, value in wanted.items()):
             shard.close()
             raise damaged(path, f"it is not rank {rank}'s part of version {self.version}")

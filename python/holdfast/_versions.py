@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast._core import Session
 from holdfast._errors import LeftError, MarkedError
+from holdfast._makers import Makers, change_of
 from holdfast._replicas import Replicas
 from holdfast._say import say
 
@@ -21,6 +22,7 @@ class Versions(abc.ABC):
     session: Session
     replicas: Replicas
     repairs = 0  # How often compare() has set replicas to other values.
+    _said = ""  # By see_makers().
     greeted = 0  # The generation whose ranks have greeted each other.
 
     @abc.abstractmethod
@@ -54,6 +56,20 @@ class Versions(abc.ABC):
         while session.meet():
             self.fill(session.private(0))
         self.restore()
+
+    def see_makers(self, made_by: Makers) -> None:
+        """Say, on one rank, if other versions than this process's have made what is restored.
+
+        A version of this job never differs. A snapshot may.
+        """
+        change = change_of(made_by)
+        first = self.session.world.rank == 0 and not self.session.rehearses
+        if change and change != self._said and first:
+            say(
+                f"this state was made with {change}: it is the same state, but what is made of it "
+                "may have other bits"
+            )
+        self._said = change
 
     @property
     def last(self) -> memoryview:

@@ -33,7 +33,7 @@ _HELP = """usage: holdfast COMMAND ...
   timeline  draw what happened to a job, out of its traces (timeline --help)
   tls       make or check the certificates of a job (tls --help)
   table     list saved tables, export one to a file, import it (table --help)
-  snapshot  list, verify, export snapshots of whole jobs, have one made (snapshot --help)
+  snapshot  list, verify, compare, export snapshots of whole jobs, have one made (snapshot --help)
   env       print the directory of the native programs, for the PATH
 """
 
@@ -85,6 +85,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         from holdfast.snapshots._export import main as export
 
         raise SystemExit(export(rest[1:]))
+    if command == "snapshot" and rest[:1] == ["diff"]:
+        from holdfast.snapshots._diff import main as diff
+
+        raise SystemExit(diff(rest[1:]))
     if command in _NATIVE:
         _become("holdfast", words)
     fail(

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast import UserError, _head
 from holdfast._head import Head
+from holdfast._makers import change_of, makers
 from holdfast._vars import Values
 from holdfast._versions import Versions
 
@@ -121,6 +122,14 @@ def test_core_an_image_of_another_kind_is_refused() -> None:
     )
     with pytest.raises(UserError, match="was written by another kind of program"):
         _head.read(view, b"hfmsimg1")
+    with pytest.raises(UserError, match=r"format b'1', which another release .* whose .* is b'2'"):
+        _head.read(view, b"HFTORCH2")
+
+
+def test_core_versions_of_packages_are_compared() -> None:
+    now = makers()
+    assert now["Python"].startswith("3.") and change_of(now) == ""
+    assert change_of({"Python": "3.1", "elsewhere": "1"}) == f"Python 3.1 (this is {now['Python']})"
 
 
 def test_core_a_table_that_lies_there_already_is_not_written_again() -> None:

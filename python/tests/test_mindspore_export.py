@@ -131,7 +131,7 @@ def test_damage_and_strangers_are_refused_by_name(trained: Path, tmp_path: Path)
     path.write_bytes(raw)
 
     def change(name: str, content: bytearray) -> None:
-        if content.startswith(b"hfmsimg1"):  # The table of parameters comes from somebody else.
+        if content.startswith(b"hfmsimg2"):  # The table of parameters comes from somebody else.
             mark = str(tmp_path / "ran").encode()
             evil = b"cos\nsystem\n(S'touch " + mark + b"'\ntR."
             content[32 : 32 + len(evil)] = evil

@@ -28,20 +28,24 @@ from snapshot_files import forge  # noqa: E402
 
 from holdfast import _head  # noqa: E402
 from holdfast._errors import UserError  # noqa: E402
+from holdfast._snapshot_files import find  # noqa: E402
 from holdfast.snapshots import _safe  # noqa: E402
+from holdfast.snapshots._diff import main as compare  # noqa: E402
 from holdfast.snapshots._export import main  # noqa: E402
 from holdfast.snapshots._safe import loads, plain  # noqa: E402
+from holdfast.snapshots._sources import source_of  # noqa: E402
+from holdfast.snapshots._torch import TorchImage  # noqa: E402
 
 pytestmark = needs_torch
 
 
-def make(folder: Path, program: str, *words: str) -> Path:
-    """Train with two ranks and return the folder of its snapshots."""
+def make(folder: Path, program: str, *words: str, ranks: int = 2, last: str = "") -> Path:
+    """Train and return the folder of its snapshots."""
     command = [
-        *(sys.executable, "-m", "holdfast", "run", "--nproc-per-node", "2"),
+        *(sys.executable, "-m", "holdfast", "run", "--nproc-per-node", str(ranks)),
         *("--snapshot", str(folder / "snapshots"), "--snapshot-every", "3"),
         *("--log-dir", str(folder / "log")),
-        *(str(HERE / program), *words, str(folder)),
+        *(str(HERE / program), *words, str(folder), *([last] if last else [])),
     ]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "HOLDFAST_REHEARSALS": "0"}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LIMIT_S)
@@ -178,8 +182,6 @@ def test_a_distributed_checkpoint_is_loaded_by_torch(ddp: Path, tmp_path: Path) 
 
 
 def test_parts_of_a_sharded_model_go_to_one_file_each(fsdp: Path, tmp_path: Path) -> None:
-    said = export(fsdp, "--to", tmp_path / "out", code=1)
-    assert "each rank of" in said and "--rank all one file for each" in said
     said = export(fsdp, "--to", tmp_path / "out", "--rank", "all")
     assert "each file is a shard" in said and "of ranks 0 to 1" in said
     parts = [torch.load(tmp_path / "out" / f"rank-{r}.pt", weights_only=True) for r in (0, 1)]
@@ -188,6 +190,58 @@ def test_parts_of_a_sharded_model_go_to_one_file_each(fsdp: Path, tmp_path: Path
         assert part["optimizer"]["state"][0]["exp_avg"].shape == (3, 8)
     export(fsdp, "--to", tmp_path / "one", "--rank", "1")
     assert equal(torch.load(tmp_path / "one", weights_only=True), parts[1])
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_parts_of_fully_shard_are_put_together(ranks: int, tmp_path: Path) -> None:
+    from torch_sharded import batch, plain
+
+    snapshots = make(tmp_path, "torch_sharded.py", ranks=ranks)
+    said = export(snapshots, "--to", tmp_path / "out.pt")
+    found = torch.load(tmp_path / "out.pt", weights_only=True)
+    there = own(snapshots, found["step"])
+    assert f"of ranks 0 to {ranks - 1}, from " in said
+    assert equal(found["model"], there["model"])
+    states = list(there["optimizer"]["state"].values())
+    assert equal(dict(enumerate(states)), found["optimizer"]["state"]) and len(states) == 7
+    # A plain model and optimizer.
+    net, optimizer = plain()
+    net.load_state_dict(found["model"])
+    optimizer.load_state_dict(found["optimizer"])
+    net.eval()
+    x, y = batch(999, 0)
+    assert torch.nn.functional.mse_loss(net(x), y).item() == there["loss"]
+    # Another number of ranks.
+    make(tmp_path, "torch_sharded.py", ranks=5 - ranks, last=str(tmp_path / "out.pt"))
+    assert equal(torch.load(tmp_path / "begun", weights_only=True), there)
+    # Other formats.
+    export(snapshots, "--to", tmp_path / "out", "--format", "safetensors")
+    raw = (tmp_path / "out").read_bytes()
+    for name, tensor in there["model"].items():
+        assert tensor.numpy().tobytes() in raw, name
+
+
+def test_other_parts_are_refused_by_name(fsdp: Path, tmp_path: Path) -> None:
+    image = source_of(find(fsdp), 0)
+    assert isinstance(image, TorchImage)
+    key = ("model", "model1", "first.weight")
+    place = image._places[key]
+    assert place.whole == ((8, 8), (2,), (0, 1), (0,))
+    for change, why in (
+        ({"mesh": (2, 1), "cuts": ("R", 0)}, r"placed \('R', 0\) on a mesh of 2 x 1 ranks"),
+        ({"cuts": ("_StridedShard(dim=0)",)}, "on a mesh of 2 ranks"),
+    ):
+        image._places[key] = place._replace(whole=place.whole._replace(**change))
+        with pytest.raises(UserError, match=f"`model1.first.weight` is {why}|{why}"):
+            image.join([image, image])
+    image._places[key] = place._replace(whole=place.whole._replace(shape=(9, 8)))
+    image.join([image, image])
+    with pytest.raises(UserError, match="its image makes no sense"):
+        image.everything(set())
+    snapshots = make(tmp_path, "torch_export.py", "flat")
+    said = export(snapshots, "--to", tmp_path / "out", code=1)
+    assert "`model1` was cut by FullyShardedDataParallel, which does not say where" in said
+    assert "--rank all one file for each" in said
 
 
 def test_parameters_that_holdfast_updates_are_exported_by_name(tmp_path: Path) -> None:
@@ -205,6 +259,74 @@ def test_parameters_that_holdfast_updates_are_exported_by_name(tmp_path: Path) -
     assert torch.equal(torch.cat(parts), own) and bool((own != 0).all())
     export(snapshots, "--to", tmp_path / "out.safetensors", "--format", "safetensors")
     assert model["fc.bias"].numpy().tobytes() in (tmp_path / "out.safetensors").read_bytes()
+
+
+# ---- diff ----------------------------------------------------------------------------------------
+
+
+def diff(*words: Any, code: int) -> str:
+    """Run the command in this process; return what it says."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            found = compare([str(word) for word in words])
+        except SystemExit as end:
+            found = int(end.code or 0)
+    assert found == code, said.getvalue()
+    return said.getvalue()
+
+
+def test_what_differs_is_named_with_how_far_apart_it_is(ddp: Path) -> None:
+    newer, older = whole(ddp)[:2]
+    said = diff(ddp, newer, code=0)
+    assert f"A: {newer}\nB: {newer}\nrank" in said and "0 different" in said
+    said = diff(older, newer, code=1)
+    steps = [int(folder.name.rpartition("-")[2]) for folder in (older, newer)]
+    assert f"step: {steps[0]}, {steps[1]}\n" in said
+    found = json.loads(diff(older, newer, "--json", code=1))
+    files = [torch.load(ddp.parent / f"own-{n}", weights_only=True) for n in state_n(found)]
+    one, other = (file["model"]["first.weight"] for file in files)
+    bytes_differ = (one.view(torch.uint8) != other.view(torch.uint8)).sum().item()
+    for rank in found["ranks"]:
+        change = next(c for c in rank["differs"] if c["name"] == "model.first.weight")
+        assert change["bytes"] == bytes_differ and change["of"] == 256
+        assert change["most"] == (one.double() - other.double()).abs().max().item()
+        names = {change["name"] for change in rank["differs"]}
+        assert {"optimizer.state.0.exp_avg", "scheduler.last_epoch", "vars.best"} <= names
+        assert "vars.counts.a" not in names and "model.scale" not in names
+        only = [*rank["only_a"], *rank["only_b"], *rank["unread"]]
+        assert all(name.startswith("gradient of ") for name in only), only
+    assert "model.first.weight: " in said and f"; max |a-b| = {change['most']:.6g}\n" in said
+
+
+def state_n(found: dict[str, Any]) -> Any:
+    changes = found["ranks"][0]["differs"]
+    return next((int(c["a"]), int(c["b"])) for c in changes if c["name"] == "state.n")
+
+
+def test_one_changed_byte_is_found(copy: Path, ddp: Path) -> None:
+    def change(name: str, content: bytearray) -> None:
+        if name.startswith("own.") and not content.startswith(b"HFTORCH2"):
+            content[0] ^= 1  # Of a buffer that is not exported.
+
+    forge(copy, 1, change)
+    said = diff(whole(ddp)[0], copy, code=1)
+    assert said.count(" different\n") == 2 and "rank 0: " in said and ", 0 different\n" in said
+    assert "buffer of model1.module.scale: 1 of 4 bytes differ, the first at 0; max " in said, said
+    assert "rank 1: " in said and ", 1 different\n" in said, said
+
+
+def test_other_ranks_and_programs_differ(ddp: Path, fsdp: Path, copy: Path) -> None:
+    found = json.loads(diff(ddp, fsdp, "--json", code=1))
+    assert "program" in found["about"] and "release" not in found["about"]
+    assert any("float32" in str(change.get("a")) for change in found["ranks"][0]["differs"])
+    evil = Evil(copy / "ran")
+    forge(copy, 0, changed(lambda objects: objects["others"].update(scheduler=evil)))
+    said = diff(whole(ddp)[0], copy, code=1)
+    assert "not compared: " in said and "`posix.system` makes" in said
+    assert not (copy / "ran").exists()
+    assert "there is no whole snapshot" in diff(ddp.parent, ddp, code=2)
+    assert "--help" in diff(ddp, code=2)
 
 
 # ---- OUT -----------------------------------------------------------------------------------------
@@ -281,9 +403,9 @@ def changed(edit: Callable[[dict[str, Any]], None]) -> Callable[[str, bytearray]
     """Return what makes other objects of those of an image."""
 
     def change(name: str, content: bytearray) -> None:
-        if not content.startswith(b"HFTORCH1"):
+        if not content.startswith(b"HFTORCH2"):
             return
-        head = _head.read(memoryview(bytes(content)), b"HFTORCH1")
+        head = _head.read(memoryview(bytes(content)), b"HFTORCH2")
         objects = pickle.loads(head.objects)
         for unread in ("gradients", "ddp", "training", "requires_grad"):
             objects[unread] = None  # So that there is room.

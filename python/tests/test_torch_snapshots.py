@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from everything_lost import cut_power, whole
+from snapshot_files import forge
 
 PROGRAM = """
 import signal
@@ -29,7 +31,8 @@ net = nn.Sequential(nn.Linear(16, WIDTH), *hidden, nn.Linear(WIDTH, 4))
 model = DistributedDataParallel(net)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 30, 0.5)
-data = TensorDataset(torch.randn(800, 16), torch.randint(0, 4, (800,)))
+ITEMS = int(sys.argv[4])
+data = TensorDataset(torch.randn(ITEMS, 16), torch.randint(0, 4, (ITEMS,)))
 loader = DataLoader(data, batch_size=10, sampler=DistributedSampler(data))
 state = hf.State(model, optimizer, scheduler=scheduler)
 run = state.vars(loss=0.0)
@@ -58,12 +61,12 @@ class Runs:
         (folder / "program.py").write_text(PROGRAM)
 
     def start(
-        self, name: str, *options: str, width: int = 32, pause: float = 0.0
+        self, name: str, *options: str, width: int = 32, pause: float = 0.0, items: int = 800
     ) -> subprocess.Popen[str]:
         command = [
             *(sys.executable, "-m", "holdfast", "run", "--nproc-per-node=2"),
             *(f"--log-dir={self.folder / f'log-{name}'}", *options),
-            *("program.py", str(width), name, str(pause)),
+            *("program.py", str(width), name, str(pause), str(items)),
         ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(
@@ -149,6 +152,54 @@ def test_torch_a_snapshot_of_another_model_is_named(runs: Runs) -> None:
     wide = runs.start("other", f"--resume={runs.snapshots}", width=33)
     said = wide.communicate(timeout=180)[0]
     assert wide.returncode != 0, said
+
+
+def test_torch_what_is_another_is_said_before_a_step(runs: Runs) -> None:
+    made = runs.start("out", f"--snapshot={runs.snapshots}", "--snapshot-every=25")
+    said = made.communicate(timeout=180)[0]
+    assert made.returncode == 0, said
+    older = whole(runs.snapshots)[1]  # In the midst of the second epoch.
+    now = version("torch").encode()
+    was = b"9" * len(now)
+
+    def change(_: str, content: bytearray) -> None:
+        if content.startswith(b"HFTORCH2"):
+            assert now in content
+            content[:] = content.replace(now, was, 1)
+
+    forge(older, 0, change)
+    forge(older, 1, change)
+    other = runs.start("out", f"--resume={older}", items=820)
+    said = other.communicate(timeout=180)[0]
+    assert other.returncode == 0, said
+    for line in (
+        "was made by another command: `820` was `800`. What State keeps, as a learning rate, is",
+        f"holdfast: this state was made with torch {was.decode()}",
+        "the data has 820 items and had 800 when this epoch began",
+    ):
+        assert said.count(line) == 1, said
+
+
+def test_torch_an_image_of_another_format_is_refused(runs: Runs) -> None:
+    made = runs.start("out", f"--snapshot={runs.snapshots}", "--snapshot-every=25")
+    said = made.communicate(timeout=180)[0]
+    assert made.returncode == 0, said
+    newest = whole(runs.snapshots)[0]
+
+    def change(_: str, content: bytearray) -> None:
+        if content.startswith(b"HFTORCH2"):
+            content[7:8] = b"1"
+
+    for rank in range(2):
+        forge(newest, rank, change)
+    other = runs.start("out", f"--resume={newest}")
+    said = other.communicate(timeout=180)[0]
+    assert other.returncode != 0
+    assert "is of format b'1', which another release of Holdfast made" in said, said
+    out = str(runs.folder / "out.pt")
+    words = (sys.executable, "-m", "holdfast", "snapshot", "export", str(newest), "--to", out)
+    export = subprocess.run(words, capture_output=True, text=True)
+    assert export.returncode == 1 and "is of format b'1'" in export.stderr, export.stderr
 
 
 def test_torch_no_snapshot_is_named(tmp_path: Path) -> None:

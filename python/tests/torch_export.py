@@ -1,6 +1,7 @@
 """A program whose snapshots are exported: torch_export.py KIND FOLDER.
 
-KIND: ddp or fsdp. It ends when there are two snapshots in FOLDER/snapshots.
+KIND: ddp, fsdp, or flat for FullyShardedDataParallel. It ends when there are two snapshots in
+FOLDER/snapshots.
 Rank 0 saves after each step what a program itself would save, as FOLDER/own-N.
 """
 
@@ -31,6 +32,10 @@ def main(kind: str, folder: Path) -> None:
     model = net
     if kind == "ddp":
         model = DistributedDataParallel(net)
+    elif kind == "flat":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        model = FullyShardedDataParallel(net, use_orig_params=True, device_id=torch.device("cpu"))
     else:
         from torch.distributed.fsdp import fully_shard
 

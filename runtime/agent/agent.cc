@@ -449,7 +449,7 @@ void leave_snapshot(const AgentOptions& options, const Launch& launch) {
   const auto left = leave_last_snapshot(snapshot_options(options, launch), is_alone(options), time);
   if (!left) {
     options.terminal->say(cat("no last snapshot: ", left.error().what));
-  } else if (!left->empty()) {
+  } else {
     options.terminal->say(cat("the last step that was made is in the snapshot ", *left,
                               ": --resume goes on from it"));
   }

@@ -63,7 +63,8 @@ class LastSnapshot {
 
  private:
   Result<std::string> meet(const HostNotes& notes);
-  [[nodiscard]] bool is_there(Version version) const;
+  // The name of the run's snapshot of this version. Empty: there is none.
+  [[nodiscard]] std::string name_of(Version version) const;
   Status write_parts(Version version);
   Status write_part_of(arena::Arena& arena, LeftState& state) const;
   Status name(const States& states) const;
@@ -124,7 +125,7 @@ Result<std::string> LastSnapshot::meet(const HostNotes& notes) {
       why.what = cat(plan.shard, " is behind that of others");
       if (is_alone_) return why;
     } else if (version_ != plan.version) {
-      if (is_there(plan.version)) return std::string();
+      if (auto there = name_of(plan.version); !there.empty()) return there;
       if (Status written = write_parts(plan.version); !written) return written.error();
       continue;
     } else if (std::all_of(states.begin(), states.end(), [&](const auto& entry) {
@@ -141,12 +142,14 @@ Result<std::string> LastSnapshot::meet(const HostNotes& notes) {
   }
 }
 
-bool LastSnapshot::is_there(Version version) const {
+std::string LastSnapshot::name_of(Version version) const {
   const auto found = snapshot::find(options_.folder);
-  if (!found) return false;
-  return std::any_of(found->whole.begin(), found->whole.end(), [&](const auto& one) {
-    return one.manifest.run_id == run_id_ && one.manifest.version == version;
+  if (!found) return {};
+  const auto& whole = found->whole;
+  const auto one = std::find_if(whole.begin(), whole.end(), [&](const auto& each) {
+    return each.manifest.run_id == run_id_ && each.manifest.version == version;
   });
+  return one == whole.end() ? "" : one->name;
 }
 
 Status LastSnapshot::write_parts(Version version) {

@@ -24,6 +24,7 @@
 #include "runtime/jobs/membership.h"
 #include "runtime/jobs/snapshots.h"
 #include "snapshot/folder.h"
+#include "wording/snapshots.h"
 
 namespace holdfast::runtime {
 
@@ -82,10 +83,11 @@ Result<Keeper> dead_agent(const AgentOptions& options, const std::string& job) {
                                    names)};
   }
   const Keeper& left = found.front();
-  if (left.program != program_of(options)) {
+  if (const auto change = wording::change_of_program(left.program, program_of(options));
+      !change.empty()) {
     return Error{Blame::kUser, cat("--continue: job ", left.job, " runs another program, or with ",
-                                   "other arguments: it has to be the command that started it, ",
-                                   "and --continue")};
+                                   "other arguments (", change, "): it has to be the command that ",
+                                   "started it, and --continue")};
   }
   if (left.memory != os::shared_memory_name()) {
     return Error{Blame::kUser,
@@ -203,12 +205,28 @@ Status wait_for_port(const AgentOptions& options) {
                                  options.as_torchrun ? "" : " (or --master_addr)")};
 }
 
+// What made the snapshot and is another one now. What a rank is of, it says itself.
+void compare(const Resumed& resumed, const AgentOptions& options, Launch& launch) {
+  if (resumed.snapshots.empty()) return;
+  const std::string step = cat("the snapshot of step ", resumed.snapshots.front().version);
+  const auto change = wording::change_of_program(resumed.program, program_of(options));
+  if (!change.empty()) {
+    launch.remarks.push_back(cat(step, " was made by another command: ", change,
+                                 ". What State keeps, as a learning rate, is the snapshot's"));
+  }
+  if (!resumed.release.empty() && resumed.release != HOLDFAST_VERSION) {
+    launch.remarks.push_back(cat(step, " was made by Holdfast ", printable(resumed.release),
+                                 ", and this is ", HOLDFAST_VERSION));
+  }
+}
+
 // Says with what the job begins. Error: that can not be.
-Status look_at_snapshots(Launch& launch) {
+Status look_at_snapshots(const AgentOptions& options, Launch& launch) {
   const config::Settings& settings = launch.settings;
   const auto resumed = resume_by(settings);
   if (!resumed) return resumed.error();
   for (const auto& remark : resumed->remarks) launch.remarks.push_back(remark);
+  compare(*resumed, options, launch);
   if (settings.snapshot.empty() || !settings.resume.empty()) return {};
   const auto found = snapshot::find(settings.snapshot);
   if (found && !found->whole.empty()) {
@@ -291,7 +309,7 @@ bool is_alone(const AgentOptions& options) {
 std::string program_of(const AgentOptions& options) {
   std::string program;
   for (const auto& word : options.program) {
-    if (!word.starts_with("holdfast: ")) program += word + '\n';
+    program = word.starts_with("holdfast: ") ? std::string() : program + word + '\n';
   }
   return program;
 }
@@ -351,7 +369,7 @@ Result<Launch> prepare(const AgentOptions& options, Words argv) {
     if (!usable) return usable.error();
   }
   if (launch.runs_scheduler && !options.continues) {
-    if (const auto fits = look_at_snapshots(launch); !fits) return fits.error();
+    if (const auto fits = look_at_snapshots(options, launch); !fits) return fits.error();
   }
   const auto alone = retry(
       options,

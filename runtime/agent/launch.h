@@ -27,8 +27,8 @@ struct Launch {
 // makes the folders. Leaves no thread behind. The terminal shows what it waits for.
 Result<Launch> prepare(const AgentOptions& options, Words argv);
 
-// The program and its arguments, one on a line, without the words that `holdfast run` draws anew
-// for each start.
+// The program and its arguments, one on a line, without what `holdfast run` puts before them: words
+// of its own, of which the last is drawn anew for each start.
 std::string program_of(const AgentOptions& options);
 
 }  // namespace holdfast::runtime

@@ -72,7 +72,9 @@ Status name_snapshot(const SnapshotWriter::Options& options, const wire::Snapsho
                               .world_size = options.world_size,
                               .servers = options.servers,
                               .program = options.program,
-                              .unix_ms = unix_ms};
+                              .unix_ms = unix_ms,
+                              .files = {},
+                              .release = HOLDFAST_VERSION};
   for (const auto& file : order.files) {
     manifest.files.push_back({.rank = file.rank, .bytes = file.bytes, .digest = file.digest});
   }

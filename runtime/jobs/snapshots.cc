@@ -76,6 +76,10 @@ Result<Resumed> resume_by(const config::Settings& settings) {
     }
     // One of an earlier run may be further on. It is no ancestor of this one.
     auto& all = resumed.snapshots;
+    if (all.empty()) {
+      resumed.program = manifest.program;
+      resumed.release = manifest.release;
+    }
     if (all.empty() || manifest.version < all.back().version) {
       all.push_back({manifest.version, name});
     }

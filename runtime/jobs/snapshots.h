@@ -25,6 +25,7 @@ inline constexpr const char* kFreePart = "free";
 struct Resumed {
   std::vector<wire::SnapshotName> snapshots;  // Empty: it begins anew.
   std::vector<std::string> remarks;           // Sentences for the user.
+  std::string program, release;               // Those that made the newest one.
 };
 // Error: HOLDFAST_RESUME names no whole snapshot, or one of a job of another size.
 [[nodiscard]] Result<Resumed> resume_by(const config::Settings& settings);

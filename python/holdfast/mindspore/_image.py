@@ -16,8 +16,9 @@ import numpy as np
 from holdfast import _head
 from holdfast._errors import UserError
 from holdfast._head import Head
+from holdfast._makers import Makers, makers
 
-_MAGIC: Final = b"hfmsimg1"
+_MAGIC: Final = b"hfmsimg2"
 _ALIGN: Final = 64
 OTHERS: Final = "a callback's "  # Prefix of the names of parameters that callbacks hold.
 # By these names MindSpore's optimizers clone their parameters. Not `accum`: programs call sums of
@@ -60,15 +61,17 @@ class Image:
         self._parameters = [*parameters, *others]
         self._names = [p.name for p in parameters] + [OTHERS + p.name for p in others]
         arrays = [memory(p) for p in self._parameters]
-        self._table = pickle.dumps(self._entries(arrays))
-        self._start = _head.BYTES + len(self._table) + _ROOM + room
+        entries = self._entries(arrays)
+        self._table = pickle.dumps((entries, makers()))
+        described = pickle.dumps(entries)  # What is where does not depend on the makers.
+        self._start = _head.BYTES + len(described) + _ROOM + room
         self._start += 4 * len(pickle.dumps(objects))
         self._sizes = [a.nbytes for a in arrays]
         self._offsets = _offsets(self._start, self._sizes)
         end = self._offsets[-1] + arrays[-1].nbytes
         self.bytes = end + -end % 4096
         self.used: tuple[tuple[int, int], ...] = ()  # Ranges of the image that was written last.
-        self.digest = hashlib.sha256(self._table).digest()[:16]
+        self.digest = hashlib.sha256(described).digest()[:16]
 
     def _entries(self, arrays: Sequence[Array]) -> list[Any]:
         return [(name, str(a.dtype), a.shape) for name, a in zip(self._names, arrays)]
@@ -146,8 +149,12 @@ class Image:
         for i, value in changes.items():
             _bytes(memory(self._parameters[i]))[:] = value
 
-    def read(self, view: memoryview) -> dict[str, Any]:
-        """Set the parameters to the values in an image; return its objects."""
+    def read(self, view: memoryview, see: Callable[[Makers], None]) -> dict[str, Any]:
+        """Set the parameters to the values in an image; return its objects.
+
+        `see` is shown first what has made the image.
+        """
+        see(pickle.loads(_head.read(view, _MAGIC).table)[1])
         table, objects, _ = parse(view)
         arrays = [memory(p) for p in self._parameters]
         _compare(self._entries(arrays), table)
@@ -188,7 +195,7 @@ def _offsets(at: int, sizes: Sequence[int]) -> list[int]:
 def parse(view: memoryview) -> tuple[list[Any], dict[str, Any], int]:
     """Return the table of parameters (name, type, shape), the objects, the parameters' offset."""
     head = _head.read(view, _MAGIC)
-    return pickle.loads(head.table), pickle.loads(head.objects), head.start
+    return pickle.loads(head.table)[0], pickle.loads(head.objects), head.start
 
 
 def contents(view: memoryview) -> tuple[dict[str, Array], dict[str, Any]]:

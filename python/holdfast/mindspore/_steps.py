@@ -103,7 +103,7 @@ class Steps(Versions):
         """
         version, changes = self._between
         self.session.uses_committed()
-        self.objects = self._image.read(self.last)
+        self.objects = self._image.read(self.last, self.see_makers)
         self._hold(self.objects.get(_ALIKE, b""))
         if self._served:
             self._served.forget()

@@ -178,9 +178,12 @@ class Part:
         return found
 
     def image(self, kind: bytes) -> int | None:
-        """Return where in the private bytes the head of an image of a kind is; None: nowhere."""
+        """Return where in the private bytes the head of an image of a kind is; None: nowhere.
+
+        Its format may be another one: see _head.read().
+        """
         for at in (0, *self._begins):
-            if self.private[at : at + len(kind)] == kind:
+            if self.private[at : at + len(kind) - 1] == kind[:-1]:
                 return at
         return None
 

@@ -7,20 +7,17 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from holdfast._errors import Error, UserError
 from holdfast._snapshot_files import find
 from holdfast.snapshots import _safetensors
-from holdfast.snapshots._arena import Part
 from holdfast.snapshots._floats import Floats
-from holdfast.snapshots._mindspore import MAGIC as OF_MINDSPORE
 from holdfast.snapshots._mindspore import MindSporeImage
 from holdfast.snapshots._options import Options, parse
 from holdfast.snapshots._out import draft_of, see_that_it_may_be_made
-from holdfast.snapshots._torch import MAGIC as OF_TORCH
+from holdfast.snapshots._sources import need, source_of
 from holdfast.snapshots._torch import TorchImage
 
 _SUFFIX: Final = {"torch": ".pt", "dcp": "", "safetensors": ".safetensors", "ckpt": ".ckpt"}
@@ -69,6 +66,7 @@ class Export:
         see_that_it_may_be_made(options.out, options.force)
         self._snapshot = find(options.snapshot)
         self._remarks: dict[str, None] = {}  # In order, each once.
+        self._joined = False  # The parts of all ranks.
 
     def run(self) -> str:
         """Export; return a sentence about it."""
@@ -91,7 +89,8 @@ class Export:
             self._remark(_SERVED)
         for remark in self._remarks:
             say(remark)
-        whose = f"ranks 0 to {ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
+        last = snapshot.workers - 1 if self._joined else ranks[-1]
+        whose = f"ranks {ranks[0]} to {last}" if last > ranks[0] else f"rank {ranks[0]}"
         return f"{options.out}: {what} of {whose}, from {snapshot.folder}"
 
     def _remark(self, text: str) -> None:
@@ -100,33 +99,28 @@ class Export:
     def _write(self, rank: int, place: Any) -> str:
         """Write what a rank has; return words for it."""
         options = self._options
-        part = Part(self._snapshot, rank)
-        source: TorchImage | MindSporeImage | Floats
-        if (at := part.image(OF_TORCH)) is not None:
-            self._need("torch")
-            source, usual = TorchImage(part, at), "torch"
-            if source.sharded:
-                self._see_shard(rank)
-        elif (at := part.image(OF_MINDSPORE)) is not None:
-            source, usual = MindSporeImage(part, at), "ckpt"
-        elif part.layout.parameters:
-            source, usual = Floats(part, self._snapshot.version), "torch"
+        source = source_of(self._snapshot, rank)
+        if isinstance(source, TorchImage) and source.sharded:
+            self._see_shard(source, rank)
+        if isinstance(source, Floats):
+            if not source.raw():
+                raise UserError(
+                    f"{self._snapshot.folder} holds bytes that a program has laid out itself, so "
+                    "only that program can read them: neither PyTorch's nor MindSpore's State, nor "
+                    "parameters by name"
+                )
             self._remark("parameters are flat, as Holdfast keeps them: give them your shapes")
-        else:
-            raise UserError(
-                f"{part.path} holds bytes that a program has laid out itself, so only that program "
-                "can read them: neither PyTorch's nor MindSpore's State, nor parameters by name"
-            )
+        usual = "ckpt" if isinstance(source, MindSporeImage) else "torch"
         form = options.format or usual
         _see_that_it_goes(form, source)
         path = place(_SUFFIX[form])
         if form == "safetensors":
             self._write_safetensors(path, source)
         elif isinstance(source, MindSporeImage):
-            self._need("mindspore")
+            need("mindspore")
             _write_ckpt(path, source)
         else:
-            self._need("torch")
+            need("torch")
             values = source.everything(set(options.without))
             if form == "dcp":
                 _write_dcp(path, values)
@@ -137,29 +131,22 @@ class Export:
                 )
         return f"step {source.step} as {form}"
 
-    def _see_shard(self, rank: int) -> None:
-        if not self._options.rank:
-            raise UserError(
-                f"each rank of {self._snapshot.folder} holds only its part of the model "
-                "(fully_shard or the like), and parts are not put together: --rank R exports one, "
-                "--rank all one file for each"
+    def _see_shard(self, source: TorchImage, rank: int) -> None:
+        if self._options.rank:
+            self._remark(
+                "each file is a shard: it has the part of the model that its rank holds, and no "
+                "more"
             )
-        self._remark(
-            "each file is a shard: it has the part of the model that its rank holds, and no more"
-        )
+            return
+        others = [source_of(self._snapshot, each) for each in range(1, self._snapshot.workers)]
+        source.join([source, *(each for each in others if isinstance(each, TorchImage))])
+        self._joined = True
 
     def _write_safetensors(self, path: Path, source: Any) -> None:
         if isinstance(source, TorchImage) and (names := source.extras()):
             self._remark(f"safetensors has tensors alone, so {', '.join(names)} is not in it")
         kind = "np" if isinstance(source, MindSporeImage) else "pt"
         _safetensors.write(path, source.raw(), {"format": kind, "step": str(source.step)})
-
-    def _need(self, module: str) -> None:
-        if find_spec(module) is None:
-            raise UserError(
-                f"this needs {module}, which {sys.executable} does not have: run `python -m "
-                "holdfast snapshot export ...` with a Python that has it"
-            )
 
 
 def _see_that_it_goes(form: str, source: Any) -> None:

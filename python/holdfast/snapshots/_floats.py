@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from holdfast.snapshots._arena import MOMENTS, OPTIMIZERS, Part
@@ -25,6 +27,20 @@ class Floats:
     def raw(self) -> list[Raw]:
         """Return the parameters as bytes."""
         return self._region(1)
+
+    def kept(self) -> dict[str, Callable[[], Any]]:
+        """Return, by names, functions that return parameters and moments as bytes."""
+        regions = ("", *(f" ({name})" for name in MOMENTS[self._part.layout.optimizer]))
+        rows = {
+            raw.name + kind: raw for i, kind in enumerate(regions) for raw in self._region(1 + i)
+        }
+        return {name: partial(rows.__getitem__, name) for name in rows}
+
+    def rest(self) -> dict[str, Callable[[], Any]]:
+        """Return, as kept() does, what the program has laid out itself."""
+        own = self._part.private
+        size = (len(own),)
+        return {"private bytes": lambda: Raw("private bytes", "uint8", size, own)}
 
     def everything(self, without: set[str]) -> dict[str, Any]:
         """Return parameters and moments as tensors of torch."""

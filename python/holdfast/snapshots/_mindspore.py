@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,9 +13,10 @@ from holdfast._errors import UserError
 from holdfast._snapshot_files import damaged
 from holdfast.snapshots import _safe
 from holdfast.snapshots._arena import Part
+from holdfast.snapshots._safe import plain
 from holdfast.snapshots._safetensors import TYPES, Raw
 
-MAGIC: Final = b"hfmsimg1"
+MAGIC: Final = b"hfmsimg2"
 _ALIGN: Final = 64
 _OF_CALLBACKS: Final = "a callback's "  # holdfast.mindspore._image.OTHERS
 
@@ -27,9 +30,11 @@ class MindSporeImage:
         self._memory = part.private[at:]
         head = _head.read(self._memory, MAGIC)
         table = _safe.loads(head.table, f"{self.path}: its table of parameters")
-        objects = _safe.loads(head.objects, f"{self.path}: its objects")
+        objects = self._objects = _safe.loads(head.objects, f"{self.path}: its objects")
         try:
-            self._rows = self._checked(table, head.start)
+            entries, made_by = table
+            self.made_by = dict(plain(made_by, f"{self.path}: its makers"))
+            self._rows = self._checked(entries, head.start)
             self.step, self.epoch = _progress(objects)
         except (TypeError, ValueError, KeyError, IndexError, AttributeError):
             raise damaged(
@@ -58,6 +63,15 @@ class MindSporeImage:
         """Return all parameters of the network and its optimizer as bytes."""
         return self._rows
 
+    def kept(self) -> dict[str, Callable[[], Any]]:
+        """Return, by the names of the parameters, functions that return them."""
+        return {raw.name: partial(_same, raw) for raw in self._rows}
+
+    def rest(self) -> dict[str, Callable[[], Any]]:
+        """Return, as kept() does, what a step depends on besides."""
+        where = f"{self.path}: its objects"
+        return {f"{name} (internal)": partial(plain, v, where) for name, v in self._objects.items()}
+
     def write_checkpoint(self, path: Path) -> None:
         """Write what `mindspore.load_checkpoint` reads. Requires: mindspore."""
         import mindspore
@@ -73,6 +87,10 @@ class MindSporeImage:
             things.append({"name": name, "data": data})
         about = {"epoch_num": self.epoch, "step_num": self.step}
         mindspore.save_checkpoint(things, str(path), integrated_save=False, append_dict=about)
+
+
+def _same(thing: Any) -> Any:
+    return thing
 
 
 def _progress(objects: Any) -> tuple[int, int]:

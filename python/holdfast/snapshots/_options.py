@@ -29,8 +29,9 @@ torch and dcp need a Python with torch. Of a C++ program parameters and moments 
 name and flat, since Holdfast does not know their shapes.
 
 All ranks hold the same model as a rule, so rank 0's part is taken. Where each rank holds a part
-only, as with fully_shard(), --rank R exports the part of one, and --rank all one file for each rank
-into a folder: rank-0.pt and so on. Nothing puts parts together.
+only, as with fully_shard(), these are put together, if tensors are cut along one dimension over all
+ranks of a mesh of one. --rank R exports the part of one rank as it is, and --rank all one file for
+each into a folder: rank-0.pt and so on.
 
 All digests are checked. Nothing of the snapshot is run, wherever it comes from: what is neither
 plain value nor tensor nor array is refused by name. What parameter servers hold is not exported:

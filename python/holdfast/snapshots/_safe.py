@@ -32,7 +32,7 @@ class Place(NamedTuple):
     dtype: Any
     shape: Any
     offset: Any
-    distributed: Any
+    whole: Any
 
 
 class Stranger:
@@ -250,6 +250,8 @@ _MAKERS: Final[dict[str, Callable[..., Any]]] = {
     "datetime.timedelta": _date(datetime.timedelta),
     "datetime.timezone": _date(datetime.timezone),
     "holdfast.torch._plan.Place": Place,
+    "holdfast.torch._random.Seeds": lambda *parts: parts,
+    "holdfast.torch._data.Mark": lambda *parts: parts,
     "holdfast._vars._tensor": _by_value,
     "torch.Size": lambda shape: _torch().Size(_sizes(shape)),
     "torch.device": _device,

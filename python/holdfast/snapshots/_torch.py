@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from holdfast import _head
 from holdfast._errors import UserError
@@ -16,7 +18,18 @@ from holdfast.snapshots._arena import Part
 from holdfast.snapshots._safe import Place, plain
 from holdfast.snapshots._safetensors import Raw
 
-MAGIC: Final = b"HFTORCH1"
+_ALONE: Final = "--rank R exports the part of one rank, --rank all one file for each"
+
+MAGIC: Final = b"HFTORCH2"
+
+
+class Whole(NamedTuple):
+    """A DTensor, as holdfast.torch._plan.Whole describes it."""
+
+    shape: tuple[int, ...]
+    mesh: tuple[int, ...]
+    ranks: tuple[int, ...]
+    cuts: tuple[int | str, ...]
 
 
 class TorchImage:
@@ -26,11 +39,17 @@ class TorchImage:
         """`at`: where in the rank's private bytes the image's head is."""
         self.path: Path = part.path
         self._memory = part.private
-        head = _head.read(part.private[at:], MAGIC)
+        self._all: Sequence[TorchImage] = ()  # Of all ranks, if their parts are put together.
+        try:
+            head = _head.read(part.private[at:], MAGIC)
+        except UserError as error:
+            raise UserError(f"{self.path}: {error}") from None
         table = _safe.loads(head.table, f"{self.path}: its table of tensors")
         try:
             places, self._names = table
             self._places = {place.key: place for place in self._checked(places)}
+            self._flat = [str(name) for name in self._names["flat"]]
+            self.made_by = self._dict(plain(self._names["made_by"], f"{self.path}: its makers"))
             self._objects = self._dict(_safe.loads(head.objects, f"{self.path}: its objects"))
             self.step, position, *_ = self._objects["progress"]
             self.epoch = position[0]
@@ -52,13 +71,11 @@ class TorchImage:
         import torch
 
         found = []
-        for key, dtype, shape, offset, distributed in places:
+        for key, dtype, shape, offset, whole in places:
             is_right = (
                 type(key) is tuple
                 and isinstance(dtype, torch.dtype)
-                and type(shape) is tuple
-                and len(shape) <= 64
-                and all(type(size) is int and 0 <= size < 1 << 62 for size in shape)
+                and _is_shape(shape)
                 and type(offset) is int
                 and offset >= 0
             )
@@ -66,7 +83,7 @@ class TorchImage:
                 raise ValueError
             if offset % dtype.itemsize:
                 raise ValueError
-            found.append(Place(key, dtype, shape, offset, bool(distributed)))
+            found.append(Place(key, dtype, shape, offset, _whole(whole)))
         end = 0
         for place in sorted(found, key=lambda place: (place.offset, _bytes_of(place))):
             if place.offset < end or place.offset + _bytes_of(place) > len(self._memory):
@@ -75,33 +92,79 @@ class TorchImage:
         return found
 
     def _tensor(self, key: Any) -> Any:
-        """Return a tensor with a storage of its own, in the image's memory."""
-        import torch
+        """Return a tensor with a storage of its own, in the image's memory unless it is joined."""
+        return _tensor_of(self._places[key].dtype, *self._content(key))
 
+    def _part(self, key: Any) -> Any:
+        """Return what this rank has of a tensor."""
         place = self._places[key]
-        size = _bytes_of(place)
-        if not size:
-            return torch.empty(place.shape, dtype=place.dtype)
-        flat = torch.frombuffer(self._memory, dtype=torch.uint8, count=size, offset=place.offset)
-        return flat.view(place.dtype).view(place.shape)
+        return _tensor_of(place.dtype, place.shape, self._bytes(place))
+
+    def _bytes(self, place: Place) -> memoryview:
+        return self._memory[place.offset : place.offset + _bytes_of(place)]
+
+    def _content(self, key: Any) -> tuple[tuple[int, ...], memoryview]:
+        """Return the shape and the bytes of a tensor; of the whole one, if parts are joined."""
+        place = self._places[key]
+        if self._all and place.whole is not None:
+            return self._joined(key)
+        return place.shape, self._bytes(place)
+
+    # ---- Parts of tensors ------------------------------------------------------------------------
 
     @property
     def sharded(self) -> bool:
         """Whether this rank holds only a part of some model."""
-        is_sharded = self._names["sharded"] or any(p.distributed for p in self._places.values())
-        return bool(is_sharded)
+        return bool(self._flat) or any(p.whole for p in self._places.values())
+
+    def join(self, images: Sequence[TorchImage]) -> None:
+        """Give whole tensors from here on. `images`: of all ranks, in their order.
+
+        UserError: some parts are none that can be put together.
+        """
+        if self._flat:
+            raise UserError(
+                f"{self.path}: `{self._flat[0]}` was cut by FullyShardedDataParallel, which does "
+                f"not say where a part belongs, so the parts are not put together: {_ALONE}"
+            )
+        self._all = images
+        for key, place in self._places.items():
+            if place.whole is not None:
+                self._dimension(key, place.whole)
+
+    def _dimension(self, key: Any, whole: Whole) -> int:
+        """Return the dimension of a tensor along which its parts lie one after the other."""
+        cut = whole.cuts[0]
+        if len(whole.mesh) == 1 and type(cut) is int:
+            return cut
+        raise UserError(
+            f"{self.path}: `{'.'.join(map(str, key[1:]))}` is placed {whole.cuts} on a mesh of "
+            f"{' x '.join(map(str, whole.mesh))} ranks. Only what is cut along one dimension, over "
+            f"a mesh of one, is put together: {_ALONE}"
+        )
+
+    def _joined(self, key: Any) -> tuple[tuple[int, ...], memoryview]:
+        mine = self._places[key]
+        whole, dim = mine.whole, self._dimension(key, mine.whole)
+        parts = [image._part(key) for image in map(self._all.__getitem__, whole.ranks)]
+        parts = [part for part in parts if part.numel()]
+        rest = (*whole.shape[:dim], *whole.shape[dim + 1 :])
+        is_right = (
+            all(image._places[key].whole == whole for image in self._all)
+            and all(part.dtype == mine.dtype for part in parts)
+            and all((*part.shape[:dim], *part.shape[dim + 1 :]) == rest for part in parts)
+            and (sum(part.shape[dim] for part in parts) == whole.shape[dim] or 0 in whole.shape)
+        )
+        if not is_right:
+            raise ValueError
+        content = bytearray(math.prod(whole.shape) * mine.dtype.itemsize)
+        made, at = _tensor_of(mine.dtype, whole.shape, memoryview(content)), 0
+        for part in parts:
+            made.narrow(dim, at, part.shape[dim]).copy_(part)
+            at += part.shape[dim]
+        return whole.shape, memoryview(content)
 
     # ---- Models ----------------------------------------------------------------------------------
-
-    def models(self) -> dict[str, dict[str, Any]]:
-        """Return the state_dict() of each model, under the name that State has for it."""
-        try:
-            return {
-                str(name): self._state_dict(name, names)
-                for name, names in self._dict(self._names["models"]).items()
-            }
-        except (TypeError, ValueError, KeyError):
-            raise self._damaged() from None
 
     def _state_dict(self, model: Any, names: Any) -> dict[str, Any]:
         tensors: dict[Any, Any] = {}  # Tied parameters stay tied.
@@ -114,24 +177,25 @@ class TorchImage:
                 found[name] = plain(self._objects["extras"][what], f"{self.path}: {what}")
                 continue
             if key in self._places:  # Else the buffer is None now.
-                found[name] = tensors.setdefault(key, self._tensor(key))
+                if key not in tensors:
+                    tensors[key] = self._tensor(key)
+                found[name] = tensors[key]
         return found
 
     def raw(self) -> list[Raw]:
         """Return the models' tensors as bytes. With several models, names begin with a model's."""
-        models = self.models()
-        found = []
-        for model, state in models.items():
-            begin = f"{model}." if len(models) > 1 else ""
-            keys = dict(self._names["models"][model])
-            for name in state:
-                if keys[name] in self._places:
-                    found.append(self._raw(begin + name, self._places[keys[name]]))
-        return found
+        return list(self._made(lambda: list(self._raw())))
 
-    def _raw(self, name: str, place: Place) -> Raw:
-        content = self._memory[place.offset : place.offset + _bytes_of(place)]
-        return Raw(name, str(place.dtype).removeprefix("torch."), place.shape, content)
+    def _raw(self) -> Iterator[Raw]:
+        models = self._dict(self._names["models"])
+        for model, names in models.items():
+            begin = f"{model}." if len(models) > 1 else ""
+            for name, key in names:
+                if type(name) is not str:
+                    raise ValueError
+                if key in self._places:
+                    dtype = str(self._places[key].dtype).removeprefix("torch.")
+                    yield Raw(begin + name, dtype, *self._content(key))
 
     def extras(self) -> list[str]:
         """Return the names in models' state_dict() that are no tensors."""
@@ -142,44 +206,61 @@ class TorchImage:
 
     def everything(self, without: set[str]) -> dict[str, Any]:
         """Return all that State has kept, under its names. `without`: names to leave out."""
+        kept = self.kept()
+        if unknown := without.difference(kept):
+            raise UserError(
+                f"--without {min(unknown)}: State keeps nothing under this name; it keeps "
+                f"{', '.join(kept)}"
+            )
+        found = {name: make() for name, make in kept.items() if name not in without}
+        return {**found, "step": self.step, "epoch": self.epoch}
+
+    def kept(self) -> dict[str, Callable[[], Any]]:
+        """Return, by the names under which State has kept something, functions that return it."""
         try:
-            return self._everything(without)
+            return {name: partial(self._made, make) for name, make in self._kept()}
         except (TypeError, ValueError, KeyError, AttributeError):
             raise self._damaged() from None
 
-    def _everything(self, without: set[str]) -> dict[str, Any]:
+    def _made(self, make: Callable[[], Any]) -> Any:
+        try:
+            return make()
+        except (TypeError, ValueError, KeyError, AttributeError, IndexError):
+            raise self._damaged() from None
+
+    def _kept(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         objects = self._objects
         others = self._dict(objects["others"])
         kept = {key[1] for key in self._places if key[0] == "kept"}
         taken = {*others, *kept}
-        found: dict[str, Any] = {}
-        names = []
-
-        def add(name: str, make: Any) -> None:
-            names.append(name)
-            if name not in without:
-                found[name] = make()
-
-        models = self.models()
-        for name, model in models.items():
-            add(_short(name, "model", "model", models, taken), lambda model=model: model)
+        models = self._dict(self._names["models"])
+        for name, names in models.items():
+            short = _short(str(name), "model", "model", models, taken)
+            yield short, partial(self._state_dict, name, names)
         groups, kinds = self._dict(objects["groups"]), self._dict(objects["kinds"])
         for name in groups:
             kind = str(kinds[name]).lower()
             short = _short(name, kind, "optimizer", groups, taken)
-            add(short, lambda name=name: self._optimizer(name))
+            yield short, partial(self._optimizer, name)
         for name in sorted(kept):
-            add(name, lambda name=name: self._tensor(("kept", name)))
+            yield name, partial(self._tensor, ("kept", name))
         for name, value in others.items():
             if value is not None:  # Else it is a source of data, which has a position.
-                add(name, lambda name=name, value=value: plain(value, self._where(name)))
-        add("vars", self._vars)
-        if unknown := without.difference(names):
-            raise UserError(
-                f"--without {min(unknown)}: State keeps nothing under this name; it keeps "
-                f"{', '.join(names)}"
-            )
-        found["step"], found["epoch"] = self.step, self.epoch
+                yield name, partial(plain, value, self._where(name))
+        yield "vars", self._vars
+
+    def rest(self) -> dict[str, Callable[[], Any]]:
+        """Return, as kept() does, what a step depends on besides, and is not exported."""
+        exported = ("groups", "loose", "others", "extras", "vars")
+        found: dict[str, Callable[[], Any]] = {
+            f"{name} (internal)": partial(plain, value, self._where(name))
+            for name, value in self._objects.items()
+            if name not in exported
+        }
+        named = {key for names in self._names["models"].values() for _, key in names}
+        for key in self._places:
+            if key[0] == "gradient" or (key[0] == "buffer" and key not in named):
+                found[f"{key[0]} of {'.'.join(map(str, key[1:]))}"] = partial(self._tensor, key)
         return found
 
     def _where(self, name: str) -> str:
@@ -208,6 +289,42 @@ class TorchImage:
         if not packed:
             return {}
         return plain(_safe.loads(packed, self._where("vars")), self._where("vars"))
+
+
+def _tensor_of(dtype: Any, shape: tuple[int, ...], content: memoryview) -> Any:
+    import torch
+
+    if not len(content):
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(content, dtype=torch.uint8).view(dtype).view(shape)
+
+
+def _is_shape(shape: Any) -> bool:
+    return (
+        type(shape) is tuple
+        and len(shape) <= 64
+        and all(type(size) is int and 0 <= size < 1 << 62 for size in shape)
+    )
+
+
+def _whole(given: Any) -> Whole | None:
+    """Return what a place says that it is a part of. ValueError: that makes no sense."""
+    if given is None:
+        return None
+    whole = Whole(*given)
+    is_right = (
+        all(map(_is_shape, whole[:3]))
+        and type(whole.cuts) is tuple
+        and len(whole.cuts) == len(whole.mesh) > 0
+        and len(whole.ranks) == math.prod(whole.mesh)
+        and all(
+            type(cut) is str or (type(cut) is int and 0 <= cut < len(whole.shape))
+            for cut in whole.cuts
+        )
+    )
+    if not is_right:
+        raise ValueError
+    return whole
 
 
 def _bytes_of(place: Place) -> int:

@@ -21,6 +21,7 @@ from holdfast._seat import Phase, Seat
 from holdfast._tables import load_tables
 from holdfast.torch._buckets import Buckets
 from holdfast.torch._early import Early
+from holdfast.torch._optimizers import local
 from holdfast.torch._work import Runner
 
 Status = _abi.Status
@@ -236,11 +237,21 @@ def start(managed: bool) -> Engine:
 
 
 def _no_update_before_state(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    if engine is not None and engine.phase is Phase.EARLY and not engine.own_use:
+    if engine is None or engine.phase is not Phase.EARLY or engine.own_use:
+        return
+    if not _changes_nothing(optimizer):
         raise UserError(
             "an optimizer made a step between hf.init() and hf.State(...), where nothing is "
             "exchanged with the other ranks; make the State before the first step"
         )
+
+
+def _changes_nothing(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step only makes the optimizer's state, as set_optimizer_state_dict() of torch."""
+    gradients = (p.grad for group in optimizer.param_groups for p in group["params"])
+    return not any(group.get("lr", 1) for group in optimizer.param_groups) and not any(
+        bool(local(gradient).any()) for gradient in gradients if gradient is not None
+    )
 
 
 def _finish_when_the_program_ends(engine: Engine) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor
 from holdfast import _head
 from holdfast._errors import UserError
 from holdfast._head import Head
+from holdfast._makers import Makers, makers
 from holdfast.torch._kept import Kept
 from holdfast.torch._names import names_of
 from holdfast.torch._plan import (
@@ -32,11 +33,11 @@ from holdfast.torch._plan import (
     bytes_of,
     digest_of_common,
     marks_of,
-    places_in,
+    table_in,
     view_of,
 )
 
-_MAGIC: Final = b"HFTORCH1"
+_MAGIC: Final = b"HFTORCH2"
 _LEAST_OBJECTS: Final = 1 << 20
 _OUTGROWN: Final = (
     "the state has outgrown the room that was measured at the start ({} bytes); let what is kept "
@@ -67,6 +68,7 @@ class Image:
         self.common += -self.common % ALIGN
         room = 8 * len(self._pickle(objects, lambda _: None)) + 512 * (8 + 4 * tensors) + kept.room
         room += len(pickle.dumps(self._names))
+        self._names["made_by"] = makers()  # What is where does not depend on them.
         self._start = _head.BYTES + max(_LEAST_OBJECTS, 1 << (room - 1).bit_length())
         self._start += -self._start % ALIGN
         total = self.common + self._start + size + (1 << 20)
@@ -139,7 +141,7 @@ class Image:
     def write_again(self, old: memoryview, new: memoryview, changes: dict[str, Any]) -> None:
         """Fill an image with the contents of another one, but change some of its objects."""
         was = _head.read(old[self.common :], _MAGIC)
-        places = places_in(was.table)
+        places, _ = table_in(was.table)
         objects = {**pickle.loads(was.objects), **changes}
         head = was._replace(objects=pickle.dumps(objects, pickle.HIGHEST_PROTOCOL))
         if head.size > self._start:
@@ -155,17 +157,21 @@ class Image:
 
     def tensors(self, view: memoryview) -> dict[Key, Tensor]:
         """Return the tensors of an image, without copies."""
-        places = places_in(_head.read(view[self.common :], _MAGIC).table)
+        places, _ = table_in(_head.read(view[self.common :], _MAGIC).table)
         memory = torch.frombuffer(view, dtype=torch.uint8)
         return {place.key: view_of(memory, place) for place in places}
 
     @torch.no_grad()
-    def read(self, view: memoryview) -> dict[str, Any]:
-        """Bring everything to what an image holds; return its objects."""
+    def read(self, view: memoryview, see: Callable[[Makers], None]) -> dict[str, Any]:
+        """Bring everything to what an image holds; return its objects.
+
+        `see` is shown first what has made the image.
+        """
         head = _head.read(view[self.common :], _MAGIC)
-        self.places = places = places_in(head.table)
-        self._see_that_common_fits(view, places)
-        distributed = {p.key for p in places if p.distributed}
+        self.places, names = table_in(head.table)
+        see(names["made_by"])
+        self._see_that_common_fits(view, self.places)
+        distributed = {p.key for p in self.places if p.whole}
         objects: dict[str, Any] = pickle.loads(head.objects)
         self._written.clear()
         self._kept.restore(self.tensors(view), distributed, objects)

@@ -13,7 +13,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.torch._kept import Kept
-from holdfast.torch._optimizers import local, whole_shapes
+from holdfast.torch._optimizers import whole_shapes
 from holdfast.torch._plan import Key
 
 # Parts that wrappers add to names of parameters, and that state_dict() of the wrapped model lacks.
@@ -29,7 +29,7 @@ def names_of(kept: Kept) -> dict[str, Any]:
     models: for each, the names in its state_dict(), in order, with the keys of what they name.
     Parameters that are tied have several names, and buffers that are not persistent have none.
     groups: for each optimizer, how many parameters each of its groups has.
-    sharded: the models of which a rank holds a part only.
+    flat: the models that FullyShardedDataParallel has cut: no place says what a part is part of.
     """
     found = list(kept.walk(False))
     models = {}
@@ -47,8 +47,8 @@ def names_of(kept: Kept) -> dict[str, Any]:
         name: [len(group["params"]) for group in optimizer.param_groups]
         for name, optimizer in kept.optimizers.items()
     }
-    sharded = [name for name, model in kept.models.items() if _is_sharded(model)]
-    return {"models": models, "groups": groups, "sharded": sharded}
+    flat = [name for name, model in kept.models.items() if _is_flat(model)]
+    return {"models": models, "groups": groups, "flat": flat}
 
 
 def _names_of_model(name: str, model: torch.nn.Module, keys: dict[int, Key]) -> Names:
@@ -79,9 +79,7 @@ def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
             return model
 
 
-def _is_sharded(model: torch.nn.Module) -> bool:
-    if any(local(parameter) is not parameter for parameter in model.parameters()):
-        return True
+def _is_flat(model: torch.nn.Module) -> bool:
     fsdp = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
     return bool(whole_shapes(model)) or (
         fsdp is not None and any(isinstance(module, fsdp) for module in model.modules())

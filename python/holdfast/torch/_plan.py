@@ -20,6 +20,10 @@ COMMON_DIGEST: Final = 32  # Bytes.
 
 Key = tuple[Any, ...]
 
+# A DTensor: its shape; the shape and the ranks of its mesh; its placements, for each dimension of
+# the mesh the one of the tensor that it cuts, or words for another placement.
+Whole = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int | str, ...]]
+
 
 class Place(NamedTuple):
     """The place of a tensor in an image."""
@@ -28,7 +32,7 @@ class Place(NamedTuple):
     dtype: torch.dtype
     shape: tuple[int, ...]
     offset: int
-    distributed: bool  # It is the local part of a DTensor.
+    whole: Whole | None  # The DTensor of which it is the local part.
 
 
 class Plan:
@@ -53,8 +57,8 @@ class Plan:
         for key, tensor, shared in zip(keys, tensors, is_common):
             part = local(tensor)
             at = ends[0 if shared else 1]
-            distributed = part is not tensor
-            self.places.append(Place(key, part.dtype, tuple(part.shape), at, distributed))
+            whole = None if part is tensor else _whole(tensor)
+            self.places.append(Place(key, part.dtype, tuple(part.shape), at, whole))
             ends[0 if shared else 1] += -(-part.nbytes // ALIGN) * ALIGN
         self.common_end, self.end = ends
         self.common = digest_of_common(self.places, starts[1])
@@ -82,10 +86,17 @@ class Plan:
         self.copies[address].make()
 
 
-def places_in(table: bytes | memoryview) -> list[Place]:
-    """Return the places that the table of an image lists: what a Plan has pickled."""
-    places: list[Place] = pickle.loads(table)[0]
-    return places
+def table_in(table: bytes | memoryview) -> tuple[list[Place], dict[str, Any]]:
+    """Return what the table of an image lists, which a Plan has pickled: places, and the names."""
+    places, names = pickle.loads(table)
+    return places, names
+
+
+def _whole(tensor: Any) -> Whole:
+    mesh = tensor.device_mesh
+    cuts = (p.dim if type(p).__name__ == "Shard" else str(p) for p in tensor.placements)
+    ranks = tuple(mesh.mesh.flatten().tolist())
+    return tuple(tensor.shape), tuple(mesh.shape), ranks, tuple(cuts)
 
 
 def _is_own(part: Tensor) -> bool:

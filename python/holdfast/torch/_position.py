@@ -17,6 +17,7 @@ from holdfast.torch._data import (
     Mark,
     Whereabouts,
     feeder_of,
+    length_of,
     tells_its_position,
 )
 from holdfast.torch._plan import Key
@@ -38,6 +39,7 @@ class Position:
         self.own = 0  # Steps in loops of the program's own.
         self.seeds: tuple[int, ...] = ()  # The program's, from which the pass draws its order.
         self.marks: dict[Name, Mark] = {}  # Of sources with a position of their own.
+        self.size: int | None = None  # Of the data that the pass reads, if known.
         self.length: int | None = None  # Batches of the pass, if known.
         self.see_ahead: Callable[[], None] = _nothing  # Called before a step is done.
 
@@ -49,11 +51,13 @@ class Position:
     def objects(self) -> tuple[Any, ...]:
         """Return what an image has to hold of the position."""
         marks = self.marks.copy()
-        return self.epoch, self.turn, self.index, self.over, self.own, self.seeds, marks
+        at = self.epoch, self.turn, self.index, self.over, self.own
+        return *at, self.seeds, marks, self.size
 
     def restore(self, objects: tuple[Any, ...]) -> None:
         """Go to where an image, or an earlier objects(), says."""
-        self.epoch, self.turn, self.index, self.over, self.own, self.seeds, marks = objects
+        self.epoch, self.turn, self.index, self.over, self.own, *rest = objects
+        self.seeds, marks, self.size = rest
         self.marks = marks.copy()
 
     def begin(self, epoch: int, turn: int) -> bool:
@@ -119,7 +123,7 @@ class Sources:
             feeder.see_that_it_is_drawn_again(tuple(self._kept.values()))
             if (items := feeder.items()) is not None:
                 _see_that_items_can_be_given_again(items, seeds.derive("item"))
-        return Source(feeder, name, self._position)
+        return Source(feeder, name, self._position, getattr(data, "dataset", None))
 
     def _enter(self, data: Any) -> _Entry:
         entry = _Entry()
@@ -166,9 +170,12 @@ class _Entry:
 class Source:
     """The batches of one pass over a source."""
 
-    def __init__(self, feeder: Feeder, name: str | None, position: Position) -> None:
+    def __init__(
+        self, feeder: Feeder, name: str | None, position: Position, dataset: Any = None
+    ) -> None:
         """`name`: the name under which State keeps the source, if it does."""
         self.feeder = feeder
+        self._dataset = dataset
         self._name = name
         self._position = position
 
@@ -183,7 +190,7 @@ class Source:
         at.length = length = self.feeder.length
         if length is not None and at.index >= length:
             return
-        at.seeds = self.feeder.seeds
+        at.seeds, at.size = self.feeder.seeds, self._size()
         before = at.marks.get(self.key)
         start = self.feeder.start(at.epoch, at.order, at.index, before)
         batches = Fetched(start, prepare)
@@ -202,6 +209,20 @@ class Source:
     def arrive(self) -> None:
         """Use the seeds with which a predecessor began this pass."""
         self.feeder.recall(self._position.order, self._position.seeds)
+
+    def _size(self) -> int | None:
+        """Return how many items the data set has, or batches where there is none, if known."""
+        return self.feeder.length if self._dataset is None else length_of(self._dataset)
+
+    def change_of_size(self) -> str:
+        """Return a sentence if the data is not as long as when a predecessor began this pass."""
+        was, now = self._position.size, self._size()
+        if was is None or now is None or now == was:
+            return ""
+        return (
+            f"the data has {now:,} items and had {was:,} when this epoch began: the rest of it is "
+            "not what it would have been"
+        )
 
     def pass_over(self, turn: int) -> None:
         """Do what replaces batches() if pass `turn` of the epoch is over already."""

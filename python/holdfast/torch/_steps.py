@@ -125,6 +125,8 @@ def _one_pass(
         shared.manual_seed(seed)
     if is_here:
         source.arrive()
+        if training.engine.seat.place.rank == 0 and (change := source.change_of_size()):
+            training.engine.seat.say_once(change)
     if at.begin(epoch, turn) or (is_here and training.stopped):
         source.pass_over(turn)
         return

@@ -338,7 +338,7 @@ class Versions(_versions.Versions):
         """Bring everything to the last version."""
         lost, self._lost = pages_lost(), memory_lost()
         self.session.uses_committed()
-        objects = self._image.read(self.last)
+        objects = self._image.read(self.last, self.see_makers)
         self._progress.restore(objects["progress"], objects["results"])
         self._gradients.restore(objects["gradients"])
         _ddp.restore(self._ddps, objects["ddp"], self._engine)
