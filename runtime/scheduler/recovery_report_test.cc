@@ -45,7 +45,7 @@ TEST(RecoveryReport, CountsThePhasesFromTheAgentsDetection) {
   ASSERT_TRUE(report);
   EXPECT_EQ(
       to_json(*report),
-      R"({"recovery":1,"generation":2,"cause":"rank 1 (process 5) died","ranks":[1],"version":9,)"
+      R"({"recovery":1,"generation":2,"cause":"rank 1 (process 5) died","kind":"died","ranks":[1],"version":9,)"
       R"("steps_lost":0,"detected_ns":1000000000,"stop_ms":3.0,"plan_ms":5.0,)"
       R"("repair_ms":6.0,"resume_ms":7.0,"first_step_ms":10.0,"over_ms":10.0,)"
       R"("at":"1970-01-01T00:00:00.000Z","seen_by":"the agent of its host",)"
