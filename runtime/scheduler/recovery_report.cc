@@ -64,7 +64,7 @@ bool is_of_interrupt(const Fault& fault) {
 }
 
 // What a cause is, in a word for programs.
-const char* kind_of(const wire::Reason& cause) {
+const char* word_for(const wire::Reason& cause) {
   switch (cause.kind) {
     case wire::Reason::Kind::kRankLost:
       break;
@@ -166,7 +166,7 @@ std::string to_json(const RecoveryReport& report) {
       {"recovery", report.number},
       {"generation", report.generation},
       {"cause", wording::in_words(report.cause())},
-      {"kind", kind_of(report.cause())},
+      {"kind", word_for(report.cause())},
       {"ranks", report.ranks},
       {"version", report.version},
       {"steps_lost",
