@@ -110,9 +110,9 @@ struct Serving {
   apps::ServeArguments arguments;
   CLI::App* app = nullptr;
 
-  void offer(CLI::App& all, std::string& job) {
+  void offer(CLI::App& all) {
     app = all.add_subcommand("serve", "Serve a status page, and metrics for Prometheus");
-    auto* of_job = app->add_option("--job", job, "Its name; needed where several run");
+    auto* of_job = app->add_option("--job", arguments.job, "Its name; needed where several run");
     app->add_option("--listen", arguments.listen, "HOST:PORT; port 0: any free one")
         ->capture_default_str();
     app->add_option("--status", arguments.saved,
@@ -167,7 +167,7 @@ int run(int argc, char** argv) {
   explain->add_flag("--json", json, "As JSON: a line for each recovery and each remark");
   explain->add_option("DIR", folder, "The log folder of a job that has ended");
   Serving serve;
-  serve.offer(app, job);
+  serve.offer(app);
   InjectOptions inject;
   inject.offer(app, job);
   Stopping stop;
@@ -204,10 +204,7 @@ int run(int argc, char** argv) {
     return 2;
   }
   if (status->parsed()) return apps::status(job, json);
-  if (serve.app->parsed()) {
-    serve.arguments.job = job;
-    return apps::serve(serve.arguments);
-  }
+  if (serve.app->parsed()) return apps::serve(serve.arguments);
   if (explain->parsed()) return apps::explain(job, folder, json);
   if (inject.app->parsed()) {
     inject.arguments.job = job;

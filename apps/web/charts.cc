@@ -136,7 +136,7 @@ std::string speed_chart(const Record& record) {
   return draw(record.points(),
               {"Steps per second over time", "speed", [&](const Point& p) { return p.at - end; },
                [](const Point& p) { return p.steps_per_s; },
-               [](double ago) { return ago > -0.5 ? "now" : "-" + duration(-ago); }, true},
+               [](double ago) { return ago > -0.5 ? "now" : cat('-', duration(-ago)); }, true},
               {});
 }
 

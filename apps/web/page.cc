@@ -62,7 +62,7 @@ std::string head_of(const Record& record, Seconds now) {
   say(text_of(status, "reason"));
   if (mood == std::string_view("busy")) {
     say(cat("All ranks: ", text_of(status, "state"), "."));
-    if (const auto cause = text_of(status, "cause"); !cause.empty()) say("Because: " + cause);
+    if (const auto cause = text_of(status, "cause"); !cause.empty()) say(cat("Because: ", cause));
   } else if (const Json& reports = list_of(status, "recovery_reports"); !reports.empty()) {
     say(cat("The last recovery was at ", time_of(reports.back()), " UTC."));
   }

@@ -80,7 +80,7 @@ class Pool final : public httplib::TaskQueue {
 
 // The value of a cookie. Empty: there is none of this name.
 std::string cookie_of(const Request& request, const std::string& name) {
-  const std::string all = "; " + request.get_header_value("Cookie");
+  const std::string all = cat("; ", request.get_header_value("Cookie"));
   const std::string before = cat("; ", name, '=');
   const auto at = all.find(before);
   if (at == std::string::npos) return {};
@@ -93,7 +93,7 @@ std::string cookie_of(const Request& request, const std::string& name) {
 class Server::Http final : public httplib::Server {
  public:
   Http(Watch& watch, const std::string& job, std::string token)
-      : watch_(watch), cookie_("holdfast_" + job), token_(std::move(token)) {
+      : watch_(watch), cookie_(cat("holdfast_", job)), token_(std::move(token)) {
     new_task_queue = [] { return new Pool; };
     // httplib would let two processes share a port.
     set_socket_options([](int socket) {

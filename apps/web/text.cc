@@ -37,9 +37,13 @@ std::string escaped(std::string_view text) {
 
 std::string grouped(double number) {
   if (std::isnan(number)) return {};
-  std::string digits = cat(static_cast<std::int64_t>(std::clamp(std::abs(number), 0.0, 9e18)));
-  for (std::size_t i = digits.size(); i > 3; i -= 3) digits.insert(i - 3, ",");
-  return number <= -1 ? "-" + digits : digits;
+  const auto digits = cat(static_cast<std::int64_t>(std::clamp(std::abs(number), 0.0, 9e18)));
+  std::string text = number <= -1 ? "-" : "";
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
 }
 
 std::string duration(double seconds) {
