@@ -398,9 +398,10 @@ TEST(Holdfast, SaysWhatItCanDo) {
   Job job("no-command");
   const auto alone = job.start({HOLDFAST}, {});
   EXPECT_EQ(job.wait(alone, 30), 2);
-  EXPECT_TRUE(has(job.output(),
-                  "status, serve, explain, inject, stop, drain, move, clean, settings, run, verify, "
-                  "timeline, tls, table and snapshot (--help"))
+  EXPECT_TRUE(
+      has(job.output(),
+          "status, serve, explain, inject, stop, drain, move, clean, settings, run, verify, "
+          "timeline, tls, table and snapshot (--help"))
       << job.output();
 }
 

@@ -4,6 +4,7 @@
 #include <httplib.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <regex>
 #include <string>
 
@@ -15,13 +16,14 @@
 namespace holdfast::apps {
 namespace {
 
-// What the command has printed: the port and the token of the page.
+// What the command that started last has printed: the port and the token of its page.
 struct Address {
   int port = 0;
   std::string token;
 };
 
-Address address_in(const std::string& output) {
+Address address_in(const std::string& all) {
+  const std::string output = all.substr(std::min(all.rfind("http://"), all.size()));
   std::smatch parts;
   static const std::regex kAddress(R"(http://127\.0\.0\.1:(\d+)/\?token=([0-9a-f]{32})\n)");
   if (!std::regex_search(output, parts, kAddress)) return {};
@@ -35,8 +37,11 @@ class Serve : public testing::Test {
     std::vector<std::string> argv = {HOLDFAST, "serve", "--listen", "127.0.0.1:0"};
     argv.insert(argv.end(), arguments.begin(), arguments.end());
     const auto process = job_.start(argv, {});
-    EXPECT_TRUE(until([&] { return (at_ = address_in(job_.output())).port != 0; }))
-        << job_.output();
+    const int before = at_.port;
+    EXPECT_TRUE(until([&] {
+      at_ = address_in(job_.output());
+      return at_.port != 0 && at_.port != before;
+    })) << job_.output();
     return process;
   }
 

@@ -56,7 +56,7 @@ class Browser:
 
         def port():
             self.log.seek(0)
-            return re.search(r"on port (\d+)", self.log.read())
+            return re.search(r"successfully on port (\d+)", self.log.read())
         self.at = f"http://127.0.0.1:{until(port, 'chromedriver listens')[1]}/session"
         options = {"args": [*FLAGS, *flags, f"--user-data-dir={self.profile}/profile"], "prefs": preferences or {}}
         wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"}}
