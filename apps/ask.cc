@@ -100,12 +100,18 @@ ChosenJob choose_job(const std::string& name) {
   return chosen;
 }
 
-Result<wire::Message> ask_scheduler(const runtime::FoundJob& job, const wire::Message& question,
-                                    Duration timeout) try {
+Result<config::Settings> settings_of(const runtime::FoundJob& job) {
   auto settings = config::from_environment(environ);
-  if (!settings) return settings.error();
+  if (!settings) return settings;
   settings->job = job.name;
   if (settings->token_file.empty() && job.agent) settings->token_file = job.agent->token_file;
+  return settings;
+}
+
+Result<wire::Message> ask_scheduler(const runtime::FoundJob& job, const wire::Message& question,
+                                    Duration timeout) try {
+  const auto settings = settings_of(job);
+  if (!settings) return settings.error();
   auto membership = runtime::membership_of_observer(*settings, job.directory);
   if (!membership) return membership.error();
   const auto at = where(job);

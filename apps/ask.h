@@ -10,6 +10,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "config/settings.h"
 #include "runtime/jobs/job_files.h"
 #include "wire/messages.h"
 
@@ -26,6 +27,10 @@ struct ChosenJob {
   std::vector<std::string> names;  // The jobs to choose from.
 };
 [[nodiscard]] ChosenJob choose_job(const std::string& name);
+
+// The settings of a command that speaks with this job: those of the environment, and the job's name
+// and token file.
+Result<config::Settings> settings_of(const runtime::FoundJob& job);
 
 // Sends `question` to the job's scheduler and returns its first answer. Proves that this user owns
 // the job by the job's token, which no other user can read. Requires: the job has a scheduler, or

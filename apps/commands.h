@@ -16,6 +16,17 @@ int launch(const std::string& name, int argc, const char* const* argv,
 // named.
 int status(const std::string& job, bool json);
 
+// `holdfast serve`: serves the status page of a job and its metrics, until it is ended by a signal.
+// It prints the page's address. Exit code 1: the job does not run when the command starts, or the
+// address can not be had, and it prints why; 2: as of status(), or a wrong command line.
+struct ServeArguments {
+  std::string job;
+  std::string listen = "127.0.0.1:9400";
+  std::string saved;         // A file with a status: it is shown in place of a running job.
+  bool print_token = false;  // Only prints the page's token.
+};
+int serve(const ServeArguments& arguments);
+
 // `holdfast explain`: prints what happened to a job in the order of time, a paragraph for each
 // recovery and each remark; or a JSON object for each, if `json`. `folder`: the log folder of a
 // job; empty: `job` is meant, as by status(), also if it is dead. Exit code 1: nothing is known of

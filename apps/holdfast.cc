@@ -1,5 +1,5 @@
-// holdfast: looks after jobs: status, explain, inject, stop, pause, resume, drain, move, clean,
-// settings, run, verify, timeline, tls, table, snapshot.
+// holdfast: looks after jobs: status, serve, explain, inject, stop, pause, resume, drain, move,
+// clean, settings, run, verify, timeline, tls, table, snapshot.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -20,8 +20,8 @@ namespace holdfast {
 namespace {
 
 constexpr const char* kCommands =
-    "status, explain, inject, stop, pause, resume, drain, move, clean, settings, run, verify, "
-    "timeline, tls, table and snapshot";
+    "status, serve, explain, inject, stop, pause, resume, drain, move, clean, settings, run, "
+    "verify, timeline, tls, table and snapshot";
 
 void print_settings(bool markdown) {
   if (markdown) {
@@ -119,6 +119,25 @@ struct Pausing {
   [[nodiscard]] bool is_meant() const { return pause->parsed() || resume->parsed(); }
 };
 
+// The arguments of `holdfast serve`.
+struct Serving {
+  apps::ServeArguments arguments;
+  CLI::App* app = nullptr;
+
+  void offer(CLI::App& all) {
+    app = all.add_subcommand("serve", "Serve a status page, and metrics for Prometheus");
+    auto* of_job = app->add_option("--job", arguments.job, "Its name; needed where several run");
+    app->add_option("--listen", arguments.listen, "HOST:PORT; port 0: any free one")
+        ->capture_default_str();
+    app->add_option("--status", arguments.saved,
+                    "Show what this file has (last_status.json) in place of a running job")
+        ->excludes(of_job);
+    app->add_flag("--print-token", arguments.print_token,
+                  "Only print the token that Prometheus needs, as a bearer token");
+    app->footer("docs/operating.md tells how Prometheus and Grafana are set up.");
+  }
+};
+
 // The commands that have a parser of their own. nullopt: it is none of them.
 std::optional<int> run_by_own_parser(int argc, char** argv) {
   const std::string_view command = argv[1];
@@ -161,6 +180,8 @@ int run(int argc, char** argv) {
   explain->add_option("--job", job, "Its name; needed where several run");
   explain->add_flag("--json", json, "As JSON: a line for each recovery and each remark");
   explain->add_option("DIR", folder, "The log folder of a job that has ended");
+  Serving serve;
+  serve.offer(app);
   InjectOptions inject;
   inject.offer(app, job);
   Stopping stop;
@@ -199,6 +220,7 @@ int run(int argc, char** argv) {
     return 2;
   }
   if (status->parsed()) return apps::status(job, json);
+  if (serve.app->parsed()) return apps::serve(serve.arguments);
   if (explain->parsed()) return apps::explain(job, folder, json);
   if (inject.app->parsed()) {
     inject.arguments.job = job;

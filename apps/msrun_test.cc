@@ -399,8 +399,8 @@ TEST(Holdfast, SaysWhatItCanDo) {
   const auto alone = job.start({HOLDFAST}, {});
   EXPECT_EQ(job.wait(alone, 30), 2);
   EXPECT_TRUE(has(job.output(),
-                  "status, explain, inject, stop, pause, resume, drain, move, clean, settings, "
-                  "run, verify, timeline, tls, table and snapshot (--help"))
+                  "status, serve, explain, inject, stop, pause, resume, drain, move, clean, "
+                  "settings, run, verify, timeline, tls, table and snapshot (--help"))
       << job.output();
 }
 

@@ -81,4 +81,10 @@ std::string Svg::finish(double width, double height, std::string_view title) con
       "</svg>\n");
 }
 
+std::string Svg::within_page(double width, double height, std::string_view title,
+                             std::string_view name) const {
+  return cat("<svg class=\"", name, "\" viewBox=\"0 0 ", coordinate(width), ' ', coordinate(height),
+             "\" role=\"img\" aria-label=\"", escaped(title), "\">\n", body_, "</svg>\n");
+}
+
 }  // namespace holdfast::apps::timeline

@@ -27,6 +27,9 @@ class Svg {
 
   // The whole picture.
   [[nodiscard]] std::string finish(double width, double height, std::string_view title) const;
+  // As an element of an HTML page, whose style sheet says how it looks. `name`: its class.
+  [[nodiscard]] std::string within_page(double width, double height, std::string_view title,
+                                        std::string_view name) const;
 
  private:
   std::string body_;

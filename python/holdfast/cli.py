@@ -12,7 +12,7 @@ from holdfast._options import USAGE_EXIT, fail, parse
 
 _PACKAGE = Path(__file__).resolve().parent
 _NATIVE = (
-    *("status", "explain", "inject", "stop", "pause", "resume", "drain", "move", "clean"),
+    *("status", "serve", "explain", "inject", "stop", "pause", "resume", "drain", "move", "clean"),
     *("settings", "timeline", "tls", "table", "snapshot", "--version"),
 )
 _HELP = """usage: holdfast COMMAND ...
@@ -21,6 +21,7 @@ _HELP = """usage: holdfast COMMAND ...
   verify    prove that a program goes on with the same bits after faults (verify --help)
   msrun     start any program, with MindSpore's options (msrun --help)
   status    how a running job is
+  serve     a status page, and metrics for Prometheus (serve --help)
   explain   what happened to a job, also to one that has ended (explain --help)
   inject    have a fault happen to a rank, to try a job (inject --help)
   stop      have a job make a last snapshot, if it makes any, and end (stop --help)

@@ -156,6 +156,12 @@ Result<io::Membership> membership_of_observer(const config::Settings& settings,
   return of_client(settings, directory, wire::PeerKind::kObserver);
 }
 
+Result<std::string> page_token_of(const config::Settings& settings, const std::string& directory) {
+  const auto token = token_of(settings, directory);
+  if (!token) return token.error();
+  return in_hex(link::key_for("holdfast status page", *token).substr(0, 16));
+}
+
 Result<std::string> token_mark(const config::Settings& settings) {
   if (settings.token_file.empty()) return std::string();
   const auto token = given_token(settings.token_file);

@@ -29,6 +29,10 @@ Result<io::Membership> membership_of_scheduler(const config::Settings& settings,
 Result<io::Membership> membership_of_observer(const config::Settings& settings,
                                               const std::string& directory);
 
+// The token of the job's status page. It comes from the job's token, so it is the same each time,
+// and it gives no right but to look: nobody can find the job's token from it.
+Result<std::string> page_token_of(const config::Settings& settings, const std::string& directory);
+
 // A mark of the user's token, without the secret in it: it tells apart two jobs of one name. Empty:
 // the user has given no token.
 Result<std::string> token_mark(const config::Settings& settings);

@@ -63,6 +63,48 @@ bool is_of_interrupt(const Fault& fault) {
                               (signal == SIGINT || signal == SIGTERM));
 }
 
+// What a cause is, in a word for programs.
+const char* word_for(const wire::Reason& cause) {
+  switch (cause.kind) {
+    case wire::Reason::Kind::kRankLost:
+      break;
+    case wire::Reason::Kind::kRankCameBack:
+      return "taken";
+    case wire::Reason::Kind::kGroupLost:
+      return "group_lost";
+    case wire::Reason::Kind::kPagesLost:
+      return "pages_lost";
+    case wire::Reason::Kind::kMoves:
+      return "moved";
+    case wire::Reason::Kind::kSnapshotUnreadable:
+      return "snapshot";
+    case wire::Reason::Kind::kSchedulerRestarted:
+      return "scheduler";
+    default:
+      return "other";
+  }
+  switch (cause.ending.kind) {
+    case Ending::Kind::kUnknown:
+      return "died";
+    case Ending::Kind::kExited:
+      return "exited";
+    case Ending::Kind::kSignalled:
+      return "killed";
+    case Ending::Kind::kWasStopped:
+      return "stopped";
+    case Ending::Kind::kWasSilent:
+    case Ending::Kind::kNotHeard:
+      return "silent";
+    case Ending::Kind::kGone:
+      return "gone";
+    case Ending::Kind::kReplaced:
+      return "taken";
+    case Ending::Kind::kWasHung:
+      return "hung";
+  }
+  return "other";
+}
+
 nlohmann::ordered_json in_json(const RecoveryReport& report, const Fault& fault) {
   const bool was_waited_for = fault.waited && fault.what.ending.kind == Ending::Kind::kWasHung;
   return {
@@ -124,6 +166,7 @@ std::string to_json(const RecoveryReport& report) {
       {"recovery", report.number},
       {"generation", report.generation},
       {"cause", wording::in_words(report.cause())},
+      {"kind", word_for(report.cause())},
       {"ranks", report.ranks},
       {"version", report.version},
       {"steps_lost",

@@ -57,8 +57,8 @@ struct RecoveryReport {
 // "2026-11-29T13:45:12.345Z": a time of the wall clock in UTC, as ISO 8601 has it.
 std::string utc(std::int64_t unix_ms);
 
-// One line of JSON, as in recoveries.jsonl: {"recovery":1,"generation":2,"cause":…,"ranks":[1],
-// "version":120,"steps_lost":0,"detected_ns":…,"stop_ms":0.1,"plan_ms":…,"repair_ms":…,
+// One line of JSON, as in recoveries.jsonl: {"recovery":1,"generation":2,"cause":…,"kind":"killed",
+// "ranks":[1],"version":120,"steps_lost":0,"detected_ns":…,"stop_ms":0.1,"plan_ms":…,"repair_ms":…,
 // "resume_ms":…,"first_step_ms":…,"over_ms":…,"at":"2026-11-29T13:45:12.345Z","seen_by":…,
 // "faults":[{"rank":1,"pid":5,"cause":…,"seen_by":…,"after_ms":0.0,"waited_ms":null,"drill":null}],
 // "successors":

@@ -43,18 +43,18 @@ TEST(RecoveryReport, CountsThePhasesFromTheAgentsDetection) {
   EXPECT_FALSE(log.note(at(1007), note(Kind::kResume, 2, 9)));
   const auto report = log.note(at(1010), note(Kind::kRecovered, 2, 10));
   ASSERT_TRUE(report);
-  EXPECT_EQ(
-      to_json(*report),
-      R"({"recovery":1,"generation":2,"cause":"rank 1 (process 5) died","ranks":[1],"version":9,)"
-      R"("steps_lost":0,"detected_ns":1000000000,"stop_ms":3.0,"plan_ms":5.0,)"
-      R"("repair_ms":6.0,"resume_ms":7.0,"first_step_ms":10.0,"over_ms":10.0,)"
-      R"("at":"1970-01-01T00:00:00.000Z","seen_by":"the agent of its host",)"
-      R"("faults":[{"rank":1,"pid":5,"cause":"rank 1 (process 5) died",)"
-      R"("seen_by":"the agent of its host","after_ms":0.0,"waited_ms":null,"drill":null}],)"
-      R"("successors":[{"rank":1,"pid":77,"host":"a","after_ms":4.0}],)"
-      R"("rebuilt":[{"rank":1,"act":"receive","source":0,"private_source":null,"bytes":4096,)"
-      R"("of_pages":true},{"rank":0,"act":"finish","source":null,"private_source":null,)"
-      R"("bytes":0,"of_pages":false}],"left_out":0})");
+  EXPECT_EQ(to_json(*report),
+            R"({"recovery":1,"generation":2,"cause":"rank 1 (process 5) died","kind":"died",)"
+            R"("ranks":[1],"version":9,)"
+            R"("steps_lost":0,"detected_ns":1000000000,"stop_ms":3.0,"plan_ms":5.0,)"
+            R"("repair_ms":6.0,"resume_ms":7.0,"first_step_ms":10.0,"over_ms":10.0,)"
+            R"("at":"1970-01-01T00:00:00.000Z","seen_by":"the agent of its host",)"
+            R"("faults":[{"rank":1,"pid":5,"cause":"rank 1 (process 5) died",)"
+            R"("seen_by":"the agent of its host","after_ms":0.0,"waited_ms":null,"drill":null}],)"
+            R"("successors":[{"rank":1,"pid":77,"host":"a","after_ms":4.0}],)"
+            R"("rebuilt":[{"rank":1,"act":"receive","source":0,"private_source":null,"bytes":4096,)"
+            R"("of_pages":true},{"rank":0,"act":"finish","source":null,"private_source":null,)"
+            R"("bytes":0,"of_pages":false}],"left_out":0})");
   EXPECT_EQ(in_words(*report),
             "recovery 1: rank 1 (process 5) died; training went on after step 9 as generation 2; "
             "steps lost: 0 "

@@ -165,7 +165,7 @@ def begin_long_run(doc, counted, default):
     return arguments.count, random.Random(arguments.seed)
 
 
-class OneJob(unittest.TestCase):
+class OnHosts(unittest.TestCase):
     def setUp(self):
         # Hosts share all folders except /tmp and /dev/shm.
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(dir="/var/tmp")))
@@ -176,10 +176,11 @@ class OneJob(unittest.TestCase):
     def one_host(self, ranks, **how):
         return Job(self.folder / f"one-{secrets.token_hex(2)}", None, 1, ranks, **how).wait()
 
+
+class OneJob(OnHosts):
     def test_same_bits_as_on_one_host(self):
         expected = self.one_host(4, pause=0)
         self.assertEqual(Job(self.folder / "two", self.fleet(2), 2, 2, pause=0).wait(), expected)
-
 
     def test_any_layout_has_the_same_bits(self):
         expected = self.one_host(6, pause=0, steps=100)
@@ -515,62 +516,6 @@ class OneJob(unittest.TestCase):
             fleet.up_again(1)
             job.start(1)
         self.assertEqual(job.wait(), expected)
-
-    def test_everything_lost_on_all_hosts_goes_on_with_other_hosts(self):
-        """Two hosts lose all at once. The same ranks go on with three hosts, and then with one, each time from a snapshot."""
-        expected = self.one_host(4, keys=50, more=("--server_num", "1"))
-        snapshots = self.folder / "snapshots"
-        options = ("--server_num", "1", "--snapshot", str(snapshots), "--snapshot_every", "20", "--resume", "auto")
-
-        def newest():
-            return max((int(path.parent.name.rpartition("-")[2]) for path in snapshots.glob("*/manifest.json")), default=0)
-
-        fleet = self.fleet(3)
-        for hosts, each, step in ((2, 2, 60), (3, [2, 1, 1], 140)):
-            job = Job(self.folder / f"lost-{hosts}", fleet, hosts, each, keys=50, more=options)
-            job.until(lambda step=step: newest() >= step, f"the snapshot of step {step}")
-            for host in range(hosts):
-                fleet.kill(host)
-            for host, agent in job.agents.items():
-                agent.wait()
-                fleet.up_again(host)
-        at = newest()
-        last = Job(self.folder / "last", None, 1, 4, keys=50, more=options)
-        self.assertEqual(last.wait(), expected)
-        self.assertIn(f"begins again from the snapshot of step {at} ", last.logs())
-
-    def test_a_job_that_fails_or_is_told_to_end_leaves_its_last_step(self):
-        """On all its hosts, of which one makes a snapshot from memory. No other one was due."""
-        expected = self.one_host(4)
-        snapshots = self.folder / "left"
-        options = ("--snapshot", str(snapshots), "--snapshot_every", "1000000", "--resume", "auto", "--max_restarts", "0")
-        fleet = self.fleet(2)
-        for number, end in enumerate((lambda job: os.kill(job.pids(1)[0], signal.SIGKILL), lambda job: job.agents[1].terminate())):
-            job = Job(self.folder / f"left-{number}", fleet, 2, 2, more=options)
-            job.until_step(60 + 80 * number)
-            end(job)
-            ends = time.monotonic() + LIMIT_S
-            self.assertNotIn(0, [job.ended(agent, ends) for agent in job.agents.values()])
-            made = [int(path.parent.name.rpartition("-")[2]) for path in snapshots.glob("*/manifest.json")]
-            self.assertEqual(len(made), number + 1, job.logs())
-            self.assertGreaterEqual(max(made), job.newest_step() - 1)
-            self.assertEqual([path.name for path in snapshots.glob("last-*")], [])
-        last = Job(self.folder / "left-last", None, 1, 4, more=options)
-        self.assertEqual(last.wait(), expected)
-        self.assertIn(f"begins again from the snapshot of step {max(made)} ", last.logs())
-
-    def test_without_replicas_a_lost_host_takes_the_job_back_to_a_snapshot(self):
-        expected = self.one_host(4)
-        fleet = self.fleet(2)
-        options = ("--snapshot", str(self.folder / "rung"), "--snapshot_every", "20")
-        job = Job(self.folder / "own-rung", fleet, 2, 2, env={"HOLDFAST_REPLICAS": "0"}, more=options)
-        job.until_step(60)
-        fleet.kill(1)
-        job.agents.pop(1).wait()
-        fleet.up_again(1)
-        job.start(1, *options)
-        self.assertEqual(job.wait(), expected)
-        self.assertRegex(job.logs(), r"begins again from the snapshot of step \d+ \(\S+\): \d+ steps are made again")
 
     def test_without_replicas_what_only_a_lost_host_had_ends_the_job_by_name(self):
         fleet = self.fleet(2)
