@@ -146,6 +146,8 @@ def _raw(name: str, value: Any) -> Any:
         return Raw(name, str(value.dtype).removeprefix("torch."), tuple(value.shape), content)
     if type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
         return Raw(name, str(value.dtype), value.shape, memoryview(value.tobytes()))
+    if isinstance(value, (bytes, bytearray)):
+        return Raw(name, "uint8", (len(value),), memoryview(value))
     return value
 
 
