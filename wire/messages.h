@@ -254,7 +254,7 @@ struct Drilled {
 // observer → scheduler, at a user's request: have the job make no further step, or go on.
 // agent → scheduler: go on, because this host's workers are to end.
 // worker → scheduler: this rank stands still by order.
-// scheduler → agent: how it is now; on each connection and after each change.
+// scheduler → agent: how it is now; after each change, and on a new connection if it is paused.
 struct Pause {
   bool on = false;
   std::uint64_t pauses = 0;  // From a worker: Assignment::pauses, by which it stands still;

@@ -79,8 +79,7 @@ const std::vector<std::string> kTexts = {
     "  staged: 1\n}\nheld {\n  ward: -1\n  version: 18446744073709551615\n"
     "  staged: 18446744073709551615\n}\nhas_lost_shared: true\nhas_lost_private: true\n",
     "generation: 18446744073709551615\nbytes: 18446744073709551615\nis_of_pages: true\n",
-    "generation: 2\nversion: 3\nloss: -inf\nown_us: 4294967295\nbetween_us: 7\n"
-    "holds: \"{}\"\n",
+    "generation: 2\nversion: 3\nloss: -inf\nown_us: 4294967295\nbetween_us: 7\nholds: \"{}\"\n",
     "generation: 18446744073709551615\nversion: 18446744073709551615\n"
     "loss: 4.94065645841247e-324\nrecoveries: 18446744073709551615\n",
     "generation: 18446744073709551615\nversion: 1\n",
