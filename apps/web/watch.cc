@@ -44,12 +44,13 @@ void Watch::run(const std::stop_token& stop) {
     if (answer.status && !status.is_object()) answer.why_not = "the scheduler's answer is no JSON";
     std::unique_lock lock(mutex_);
     if (status.is_object()) record_.take(std::move(status), wall_clock(), took);
+    const double pause = answer.why_not.empty() ? std::min(kShare * took, kLongestPause) : 0;
     if (!answer.why_not.empty()) record_.miss(std::move(answer.why_not));
     made_.clear();
     has_asked_ = true;
     changed_.notify_all();
-    const std::chrono::duration<double> pause(std::clamp(kShare * took, kPause, kLongestPause));
-    changed_.wait_for(lock, stop, pause, [] { return false; });
+    changed_.wait_for(lock, stop, std::chrono::duration<double>(std::max(pause, kPause)),
+                      [] { return false; });
   }
 }
 
