@@ -15,6 +15,7 @@ from everything_lost import cut_power, whole
 from mindspore_job import HERE, NEEDS_MINDSPORE, Job, make_data, until
 from snapshot_files import forge
 
+from holdfast.snapshots._diff import main as compare
 from holdfast.snapshots._export import main
 
 pytestmark = NEEDS_MINDSPORE
@@ -117,6 +118,17 @@ def test_a_loop_of_the_programs_own_is_exported(tmp_path: Path) -> None:
     assert found["moment1.1.weight"].shape == (16, 784) and int(found["step_num"]) > 0
     said = export(snapshots, "--to", tmp_path / "no", "--format", "torch", code=1)
     assert "of MindSpore, which goes as ckpt and safetensors" in said
+
+
+def test_what_differs_is_named(trained: Path) -> None:
+    newer, older = whole(trained)[:2]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        assert compare([str(newer), str(newer)]) == 0
+        assert compare([str(older), str(newer)]) == 1
+    rows = [line for line in said.getvalue().splitlines() if "max |a-b| = " in line]
+    assert any(".weight: " in row and "bytes differ, the first at " in row for row in rows), rows
+    assert "not compared" not in said.getvalue(), said.getvalue()
 
 
 def test_damage_and_strangers_are_refused_by_name(trained: Path, tmp_path: Path) -> None:

@@ -257,6 +257,9 @@ def test_parameters_that_holdfast_updates_are_exported_by_name(tmp_path: Path) -
     assert list(model) == ["fc.weight", "fc.bias"]
     parts = [part for region in (model, *moments.values()) for part in region.values()]
     assert torch.equal(torch.cat(parts), own) and bool((own != 0).all())
+    newer, older = whole(snapshots)[:2]
+    assert "fc.weight (exp_avg): " in diff(older, newer, code=1)
+    assert " 0 different" in diff(newer, newer, code=0)
     export(snapshots, "--to", tmp_path / "out.safetensors", "--format", "safetensors")
     assert model["fc.bias"].numpy().tobytes() in (tmp_path / "out.safetensors").read_bytes()
 

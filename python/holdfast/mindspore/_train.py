@@ -162,8 +162,8 @@ class Run:
         now, was = self._cb_params.batch_num, at["batch_num"]
         if now != was and self._trainer.engine.rank == 0:
             self._trainer.engine.say_once(
-                f"an epoch has {now:,} batches and had {was:,} when it began: the rest of it is not "
-                "what it would have been"
+                f"an epoch has {now:,} batches and had {was:,} when it began: the rest of it is "
+                "not what it would have been"
             )
         self._trainer.drawn = self._trainer.call, *at["drawn"]
         # The pipeline draws again what it drew from the start on.
