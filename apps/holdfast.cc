@@ -138,7 +138,18 @@ struct Serving {
   }
 };
 
-// The commands that have a parser of their own. nullopt: it is none of them.
+// For --help: the commands that have a parser of their own.
+void offer_own_parsers(CLI::App& app) {
+  app.add_subcommand("run", "Start a job, as msrun does (run --help)");
+  app.add_subcommand("verify", "Prove that a program outlives faults (verify --help)");
+  app.add_subcommand("timeline",
+                     "Draw what happened to a job, out of its traces (timeline --help)");
+  app.add_subcommand("tls", "Make or check the certificates of a job (tls --help)");
+  app.add_subcommand("table", "List, export or import saved tables (table --help)");
+  app.add_subcommand("snapshot", "List or check snapshots of jobs (snapshot --help)");
+}
+
+// Runs one of these. nullopt: it is none of them.
 std::optional<int> run_by_own_parser(int argc, char** argv) {
   const std::string_view command = argv[1];
   if (command == "run") return apps::launch("holdfast run", argc - 2, argv + 2, environ);
@@ -196,13 +207,7 @@ int run(int argc, char** argv) {
   bool markdown = false;
   auto* settings = app.add_subcommand("settings", "All environment variables that Holdfast reads");
   settings->add_flag("--markdown", markdown, "As docs/settings.md");
-  app.add_subcommand("run", "Start a job, as msrun does (run --help)");
-  app.add_subcommand("verify", "Prove that a program outlives faults (verify --help)");
-  app.add_subcommand("timeline",
-                     "Draw what happened to a job, out of its traces (timeline --help)");
-  app.add_subcommand("tls", "Make or check the certificates of a job (tls --help)");
-  app.add_subcommand("table", "List, export or import saved tables (table --help)");
-  app.add_subcommand("snapshot", "List or check snapshots of jobs (snapshot --help)");
+  offer_own_parsers(app);
 
   if (argc < 2) {
     std::fprintf(stderr, "holdfast: say what to do: there are %s (--help tells of each)\n",
