@@ -245,7 +245,7 @@ TEST(Journal, RefusesADatabaseOfAnotherProgramAndLeavesItAlone) {
 TEST(Journal, RefusesAnotherSchemaByName) {
   const TemporaryFolder folder;
   ASSERT_TRUE(Journal::open(folder / "j", "job"));
-  run_sql(folder / "j", "PRAGMA user_version=8");
+  run_sql(folder / "j", "PRAGMA user_version=9");
   EXPECT_NE(error_of(folder / "j", "job").find("newer Holdfast"), std::string::npos);
   run_sql(folder / "j", "PRAGMA user_version=1");
   EXPECT_NE(error_of(folder / "j", "job").find("older Holdfast (schema 1"), std::string::npos);
