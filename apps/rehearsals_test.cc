@@ -63,6 +63,12 @@ std::vector<pid_t> rehearsals(const Job& job, int rank) {
   return job.processes(cat("HOLDFAST_REHEARSE=", rank));
 }
 
+// The process that rehearses a rank; 0: none does, just now.
+pid_t rehearsal(const Job& job, int rank) {
+  const auto all = rehearsals(job, rank);
+  return all.empty() ? 0 : all.front();
+}
+
 void interrupt(Job& job) {
   job.signal(0, SIGINT);
   EXPECT_EQ(job.wait(), 128 + SIGINT) << job.output();
@@ -224,14 +230,14 @@ TEST(Rehearsal, ThatDiffersEndsAStrictJob) {
 TEST(Rehearsal, IsEndedByAFaultAndBeginsAnew) {
   Job job("rehearsal-fault");
   launch(job, "[ $r = 0 ] && say \"equal\\n5\\n\\n\" || { echo begins; touch $f/x; sleep 1000; }");
-  ASSERT_TRUE(until([&] { return !rehearsals(job, 1).empty(); })) << job.output();
-  const pid_t pid = rehearsals(job, 1).front();
+  pid_t pid = 0;
+  ASSERT_TRUE(until([&] { return (pid = rehearsal(job, 1)) != 0; })) << job.output();
   EXPECT_TRUE(until([&] { return std::filesystem::exists(folder_of(job, 1) + "/x"); }));
   EXPECT_FALSE(std::filesystem::exists(folder_of(job, 0)));
   ASSERT_TRUE(job.kill("MS_NODE_ID=1"));
   EXPECT_TRUE(until([&] { return job.status("recoveries") == 1; })) << job.output();
-  EXPECT_TRUE(until([&] { return !rehearsals(job, 1).empty() && rehearsals(job, 1)[0] != pid; }))
-      << job.output();
+  const auto is_another = [&](pid_t now) { return now != 0 && now != pid; };
+  EXPECT_TRUE(until([&] { return is_another(rehearsal(job, 1)); })) << job.output();
   EXPECT_TRUE(until([&] { return count(job.log("rehearsal_1.log"), "begins") == 2; }));
   EXPECT_TRUE(has(shown(job), "worker 0 rehearsed at step 5: equal")) << shown(job);
   EXPECT_FALSE(has(shown(job), "worker 1 ")) << shown(job);
@@ -248,8 +254,8 @@ TEST(Rehearsal, IsIdleAndKilledIfItHangs) {
   job.environment.emplace_back("HOLDFAST_REHEARSAL_TIMEOUT=1");
   job.environment.emplace_back("HOLDFAST_SPARE_SHARE=0");
   launch(job, "sleep 1000");
-  ASSERT_TRUE(until([&] { return !rehearsals(job, 0).empty(); })) << job.output();
-  const pid_t pid = rehearsals(job, 0).front();
+  pid_t pid = 0;
+  ASSERT_TRUE(until([&] { return (pid = rehearsal(job, 0)) != 0; })) << job.output();
   EXPECT_TRUE(!os::may_undo_idle() || ::sched_getscheduler(pid) == SCHED_IDLE);
   EXPECT_TRUE(shows(job,
                     "worker 0 not audited: it had not ended after 1 s and was killed; see "
