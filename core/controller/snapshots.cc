@@ -42,7 +42,8 @@ bool Snapshots::may_begin() const {
 
 std::optional<Instant> Snapshots::deadline() const {
   if (state_ == State::kWriting || state_ == State::kNaming) return written_by_;
-  return state_ == State::kIdle && may_begin() ? next_ : std::nullopt;
+  if (state_ != State::kIdle || !may_begin()) return std::nullopt;
+  return lacking_since_ ? *lacking_since_ + kBetweenTries : next_;
 }
 
 // A lost host may not end its connections.
@@ -77,7 +78,7 @@ void Snapshots::go_on() {
   if ((state_ == State::kWriting || state_ == State::kNaming) && job_.now >= written_by_) {
     give_up(kNoRank, "", "the disk has not taken it in time");
   }
-  if (!may_begin()) return;
+  if (!may_begin()) return lacking_since_.reset();
   // Somebody asks, and the round under way is for a step that is far.
   const bool is_far = state_ == State::kTaking && version_ > job_.roster.newest_version() + ahead_;
   if (state_ != State::kIdle && !(is_far && is_asked())) return;
@@ -100,12 +101,7 @@ void Snapshots::begin() {
   files_.clear();
   for (const Member& member : job_.roster.each()) {
     const Link agent = job_.agents.link_of(member.seat.agent);
-    if (member.seat.agent.empty()) {
-      next_ = std::max(*next_, job_.now + kBetweenTries);
-      return give_up(member.rank, member.seat.host,
-                     "no agent has started its process, and agents write snapshots: use msrun or "
-                     "holdfast run");
-    }
+    if (member.seat.agent.empty()) return lack_agent(member);
     if (member.link == 0 || !is_heard(agent)) {  // It is coming back, or will be replaced.
       next_ = job_.now + kBetweenTries;
       return;
@@ -113,8 +109,23 @@ void Snapshots::begin() {
     waits_for_.insert(member.link);
     asked_[agent].push_back({.rank = member.rank});
   }
+  lacking_since_.reset();
   state_ = State::kTaking;
   for (const Link link : waits_for_) job_.send(link, word(SnapshotWord::kTake));
+}
+
+// Its agent may not have told of it yet. So it is tried again with every event, for a while.
+void Snapshots::lack_agent(const Member& member) {
+  if (!lacking_since_) lacking_since_ = job_.now;
+  if (job_.now < *lacking_since_ + kBetweenTries) {
+    next_ = job_.now;
+    return;
+  }
+  lacking_since_.reset();
+  next_ = std::max(*next_, job_.now + kBetweenTries);
+  give_up(
+      member.rank, member.seat.host,
+      "no agent has started its process, and agents write snapshots: use msrun or holdfast run");
 }
 
 void Snapshots::ask(Link link, const wire::Snapshot& m) {

@@ -41,6 +41,7 @@ class Snapshots {
   [[nodiscard]] std::string why_none() const;
   [[nodiscard]] bool is_heard(Link agent) const;
   void begin();
+  void lack_agent(const Member& member);
   void write();
   void name_it();
   void keep();
@@ -66,6 +67,8 @@ class Snapshots {
   std::vector<wire::SnapshotFile> files_;                  // That are written.
   Version ahead_ = 2;            // How many steps ahead of the newest one it asks.
   std::optional<Instant> next_;  // When the next round is due; nullopt: not known yet.
+  std::optional<Instant>
+      lacking_since_;  // A rank has no agent; nullopt: all have, as far as known.
   struct Ask {
     Version version = 0;  // Of this step or a later one.
     bool stops = false;   // Then the job ends.

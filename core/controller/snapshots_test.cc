@@ -274,6 +274,8 @@ TEST_F(SnapshotsTest, WithoutAnAgentThereIsNone) {
   repair_all();
   progress_all(1);
   wait(seconds(30));
+  EXPECT_TRUE(remarks_.empty()) << "their agents may not have told of them yet";
+  wait(seconds(1));
   EXPECT_EQ(told(1), nullptr);
   ASSERT_EQ(remarks_.size(), 1U);
   EXPECT_EQ(remarks_[0].what.kind, Reason::Kind::kSnapshotFailed);
@@ -287,9 +289,25 @@ TEST_F(SnapshotsTest, WithoutAnAgentItIsNotTriedAgainAtOnce) {
   report_all(kNoVersion, kNoVersion);
   repair_all();
   progress_all(1);
-  ASSERT_EQ(remarks_.size(), 1U);
-  ASSERT_TRUE(machine_->deadline());
-  EXPECT_GT(*machine_->deadline(), now_);
+  for (const std::size_t told : {0U, 1U}) {
+    EXPECT_EQ(remarks_.size(), told);
+    ASSERT_TRUE(machine_->deadline());
+    EXPECT_GT(*machine_->deadline(), now_);
+    wait(seconds(1));
+  }
+}
+
+TEST_F(SnapshotsTest, OnceItsAgentHasToldOfEachItIsMade) {
+  options_.snapshots = {.wanted = true, .every = {}, .steps = 100, .keep = 2};
+  begin_job();
+  for (Link link = 1; link <= 3; ++link) come(link, who(cat(link - 1), 10, 1));
+  report_all(kNoVersion, kNoVersion);
+  repair_all();
+  progress_all(1);
+  EXPECT_EQ(told(1), nullptr);
+  step(Received{90, agent_of_all()});
+  ASSERT_NE(told(1), nullptr);
+  EXPECT_EQ(told(1)->word, SnapshotWord::kTake);
 }
 
 // ---- On request ---------------------------------------------------------------------------------
