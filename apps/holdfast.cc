@@ -146,7 +146,7 @@ void offer_own_parsers(CLI::App& app) {
                      "Draw what happened to a job, out of its traces (timeline --help)");
   app.add_subcommand("tls", "Make or check the certificates of a job (tls --help)");
   app.add_subcommand("table", "List, export or import saved tables (table --help)");
-  app.add_subcommand("snapshot", "List or check snapshots of jobs (snapshot --help)");
+  app.add_subcommand("snapshot", "List, check or make snapshots of jobs (snapshot --help)");
 }
 
 // Runs one of these. nullopt: it is none of them.

@@ -166,7 +166,10 @@ int snapshots(int argc, const char* const* argv) {
   app.footer(
       "Exit codes: 0 done; 1 something is damaged or not there (said what); 2 wrong command line.\n"
       "A job may write there meanwhile. What it has not finished is no snapshot, and not an "
-      "error.");
+      "error.\n"
+      "The Python package's command has also `diff A B`, which compares two, and `export DIR --to "
+      "OUT`, for PyTorch, DCP, safetensors and MindSpore (python -m holdfast snapshot export "
+      "--help).");
   std::string path;
   bool json = false, verifies = false;
   std::string job;
@@ -190,7 +193,9 @@ int snapshots(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
     const bool is_known = ls->parsed() || check->parsed() || now->parsed();
-    return complain(is_known ? error.what() : "say what to do: ls DIR, verify DIR or now (--help)",
+    return complain(is_known ? error.what()
+                             : "say what to do: ls DIR, verify DIR or now; diff and export come "
+                               "with the Python package (--help)",
                     2, kSnapshotCommand);
   }
   if (now->parsed()) return snapshot_now(job, timeout_s);

@@ -151,7 +151,10 @@ TEST_F(SnapshotCommand, SaysWhatIsNotThere) {
 
 TEST_F(SnapshotCommand, SaysHowItIsCalled) {
   EXPECT_EQ(run({}), 2);
-  EXPECT_EQ(said, "holdfast snapshot: say what to do: ls DIR, verify DIR or now (--help)\n");
+  EXPECT_EQ(
+      said,
+      "holdfast snapshot: say what to do: ls DIR, verify DIR or now; diff and export come with "
+      "the Python package (--help)\n");
   EXPECT_EQ(run({"look", dir}), 2);
   EXPECT_EQ(run({"ls"}), 2);
   EXPECT_TRUE(has(said, "DIR is required")) << said;

@@ -336,7 +336,6 @@ void Training::end(Index index, const trainer::Stage& work) {
   Arena& own = memory_.arena(job_.workers[index]);
   wrote(job_.workers[index]);
   own.staged = work.version;
-  if (job_.workers[index].kept && job_.choices.pick(2) == 0) tell_kept(index);
   events_.tell_trainer(index, trainer::Staged{});
 }
 
@@ -387,10 +386,9 @@ void Training::end(Index index, const trainer::Update& work) {
   if (!work.keeps) return;
   Worker& worker = job_.workers[index];
   worker.kept = {memory_.arena(worker).version, keep_part(worker)};
-  if (job_.choices.pick(2) == 0) tell_kept(index);
 }
 
-// The next update waits until the copy is made.
+// Before the next update, which waits until the copy is made.
 void Training::tell_kept(Index index) {
   auto& kept = job_.workers[index].kept;
   if (kept) events_.tell_trainer(index, *std::exchange(kept, std::nullopt));

@@ -17,9 +17,15 @@ using prometheus::MetricType;
 using Labels = std::vector<ClientMetric::Label>;
 
 // The states of a job, as its status has them.
-constexpr std::array<const char*, 7> kStates{
-    "waiting for workers", "running",    "standing still", "stopping for a recovery",
-    "repairing",           "recovering", "ended"};
+constexpr std::array<const char*, 9> kStates{"waiting for workers",
+                                             "running",
+                                             "standing still",
+                                             "stopping for a recovery",
+                                             "repairing",
+                                             "recovering",
+                                             "pausing",
+                                             "paused",
+                                             "ended"};
 
 class Families {
  public:
@@ -114,6 +120,13 @@ void add_ranks(Families& families, const Json& status) {
   }};
   for (const auto& [name, help, key, unit] : kOfRanks) {
     families.begin(name, help);
+    // A program that gives no loss gives 0.
+    const auto& ranks = list_of(status, "ranks");
+    if (key == std::string_view("loss") && std::none_of(ranks.begin(), ranks.end(), [](auto& rank) {
+          return number(rank, "loss") != 0;
+        })) {
+      continue;
+    }
     for (const auto& rank : list_of(status, "ranks")) {
       const auto label = text_of(rank, "rank");
       if (label.empty()) continue;  // The job assembles.

@@ -27,6 +27,7 @@ Verdict verdict_of(const Record& record) {
   if (!record.why_not().empty()) return {"bad", "No scheduler"};
   if (state == "running") return {"good", "Training"};
   if (state == "standing still") return {"bad", "Standing still"};
+  if (state == "pausing" || state == "paused") return {"over", "Paused"};
   return {"busy", state == "waiting for workers" ? "Waiting" : "Recovering"};
 }
 

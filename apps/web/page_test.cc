@@ -226,6 +226,7 @@ TEST(Page, SaysAtItsTopWhetherTheJobIsWell) {
   EXPECT_EQ(word("running"), "Training");
   EXPECT_EQ(word("standing still"), "Standing still");
   EXPECT_EQ(word("repairing"), "Recovering");
+  EXPECT_EQ(word("paused"), "Paused");
   EXPECT_EQ(word("waiting for workers"), "Waiting");
   EXPECT_EQ(word("ended"), "Ended");
   Record record = record_of(status_for_test(100));

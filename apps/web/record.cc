@@ -20,7 +20,8 @@ double mean_loss(const Json& status) {
     sum += *loss;
     count += 1;
   }
-  return count == 0 ? kNone : sum / count;
+  // A program that gives no loss gives 0.
+  return count == 0 || sum == 0 ? kNone : sum / count;
 }
 
 }  // namespace

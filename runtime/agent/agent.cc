@@ -15,6 +15,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/number.h"
 #include "base/text.h"
 #include "core/agent/machine.h"
 #include "io/loop.h"
@@ -61,6 +62,7 @@ class Agent {
   Agent(const AgentOptions& options, const Launch& launch, std::function<void()> on_started);
   int run();
   [[nodiscard]] bool is_unsaved() const { return exit_.is_unsaved; }
+  [[nodiscard]] std::vector<Rank> ranks() const;
 
  private:
   void step(agent::Event event);
@@ -272,6 +274,17 @@ int Agent::run() {
   return exit_.code;
 }
 
+// Those that have their places here. The node ids of a launcher's workers are their ranks.
+std::vector<Rank> Agent::ranks() const {
+  std::vector<Rank> all;
+  for (const agent::Place& place : machine_.places()) {
+    Rank rank = kNoRank;
+    const bool is_rank = place.role == agent::Role::kWorker && read_number(place.node_id, rank);
+    if (is_rank) all.push_back(rank);
+  }
+  return all;
+}
+
 void Agent::step(agent::Event event) {
   events_.push_back(std::move(event));
   // Called by an action: the outer call takes the event in turn.
@@ -364,8 +377,11 @@ void Agent::show_end() const {
     return options_.terminal->say(
         cat("the job goes on without this host; logs are in ", launch_.log_directory));
   }
+  const auto kind = exit_.reason.kind;
   options_.terminal->show({.exit_code = exit_.code,
                            .reason = wording::in_words(exit_.reason),
+                           .was_asked = kind == wire::Reason::Kind::kStopped ||
+                                        kind == wire::Reason::Kind::kInterrupted,
                            .log_directory = launch_.log_directory,
                            .failed_log = children_.log_of(exit_.failed_node),
                            .recoveries = recoveries_of(launch_),
@@ -441,15 +457,16 @@ Status take_folder(const AgentOptions& options, Launch& launch) {
 }
 
 // What the job has left in memory would go with its folder.
-void leave_snapshot(const AgentOptions& options, const Launch& launch) {
-  if (launch.settings.snapshot.empty() || options.server_num > 0) return;
+void leave_snapshot(const AgentOptions& options, const Launch& launch,
+                    const std::vector<Rank>& ranks) {
+  if (launch.settings.snapshot.empty() || options.server_num > 0 || ranks.empty()) return;
   const Duration time = time_to_save(launch.settings);
   options.terminal->say(cat("saves the last step that was made in ", launch.settings.snapshot,
                             ", within ", time / 1s, " s"));
-  const auto left = leave_last_snapshot(snapshot_options(options, launch), is_alone(options), time);
+  const auto left = leave_last_snapshot(snapshot_options(options, launch), ranks, time);
   if (!left) {
     options.terminal->say(cat("no last snapshot: ", left.error().what));
-  } else {
+  } else if (!left->empty()) {
     options.terminal->say(cat("the last step that was made is in the snapshot ", *left,
                               ": --resume goes on from it"));
   }
@@ -467,16 +484,16 @@ int run_job(const AgentOptions& options, Launch& launch, std::function<void()> o
   // A former job's would be taken for this one's.
   if (launch.runs_scheduler && !options.continues) forget_reports(launch);
   int code = 1;
-  bool is_unsaved = false;
+  std::vector<Rank> unsaved;
   try {
     Agent agent(options, launch, std::move(on_started));
     code = agent.run();
-    is_unsaved = agent.is_unsaved();
+    if (agent.is_unsaved()) unsaved = agent.ranks();
   } catch (const std::system_error& error) {  // ~Agent has killed all processes.
     options.terminal->say(without(error));
   }
   if (launch.runs_scheduler || launch.stands_by) keep_reports(launch, *options.terminal);
-  if (is_unsaved) leave_snapshot(options, launch);
+  leave_snapshot(options, launch, unsaved);
   // A failed --continue must not cost the state that the dead agent left.
   if (options.continues && code != 0) {
     options.terminal->say(

@@ -1,5 +1,7 @@
 #include "runtime/agent/host_notes.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -17,10 +19,11 @@ using Json = nlohmann::json;
 // None of these is a name of a snapshot.
 constexpr const char* kFolder = "last-";
 constexpr const char* kNote = "host-";
+constexpr std::time_t kOldAfter = 60;
 
 Json to_json(const LeftState& state) {
-  return {state.rank,         state.version,    state.staged,          state.is_clean,
-          state.part.version, state.part.bytes, hex(state.part.digest)};
+  return {state.rank,         state.version,    state.staged,           state.is_clean,
+          state.part.version, state.part.bytes, hex(state.part.digest), hex(state.part.shared)};
 }
 
 // Throws nlohmann::json::exception.
@@ -31,7 +34,8 @@ LeftState from_json(const Json& json) {
                   .is_clean = json.at(3).get<bool>()};
   state.part = {.version = json.at(4).get<Version>(),
                 .bytes = json.at(5).get<std::uint64_t>(),
-                .digest = number_of_hex(json.at(6).get<std::string>()).value_or(0)};
+                .digest = number_of_hex(json.at(6).get<std::string>()).value_or(0),
+                .shared = number_of_hex(json.at(7).get<std::string>()).value_or(0)};
   return state;
 }
 
@@ -50,14 +54,24 @@ Status HostNotes::write(const std::vector<LeftState>& states) const {
   return folder_.write(own_, json.dump());
 }
 
+// By the clock of the file system, which is one for all hosts; 0: it is gone.
+std::time_t HostNotes::written(const std::string& name) const {
+  struct stat about {};
+  return ::fstatat(folder_.get(), name.c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0 ? about.st_mtime
+                                                                                  : 0;
+}
+
 std::vector<LeftState> HostNotes::read() const {
   std::vector<LeftState> all;
+  const std::time_t now = written(own_);
   for (const std::string& name : folder_.names()) {
-    if (!name.starts_with(kNote)) continue;
+    if (!name.starts_with(kNote) || written(name) + kOldAfter < now) continue;
     const auto text = folder_.read(name);
     if (!text) continue;  // Its host has removed it meanwhile.
     try {
-      for (const Json& one : Json::parse(*text)) all.push_back(from_json(one));
+      std::vector<LeftState> of_host;
+      for (const Json& one : Json::parse(*text)) of_host.push_back(from_json(one));
+      all.insert(all.end(), of_host.begin(), of_host.end());
     } catch (const Json::exception&) {
       continue;
     }

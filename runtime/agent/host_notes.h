@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <ctime>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -12,7 +14,7 @@
 
 namespace holdfast::runtime {
 
-// What a host has of a rank.
+// What a host has of a rank that has its place there.
 struct LeftState {
   Rank rank = kNoRank;
   Version version = kNoVersion;
@@ -23,6 +25,7 @@ struct LeftState {
     Version version = kNoVersion;  // kNoVersion: none.
     std::uint64_t bytes = 0;
     std::uint64_t digest = 0;
+    std::uint64_t shared = 0;  // Arena::digest(): of what all ranks hold alike.
   } part = {};
 };
 
@@ -34,12 +37,14 @@ class HostNotes {
   // This host's note, in place of its last one. To write it also makes the notes of other hosts
   // seen where a network's file system remembers for long what a folder had.
   [[nodiscard]] Status write(const std::vector<LeftState>& states) const;
-  // All that is in the notes of all hosts. A note that makes no sense counts as none.
+  // All that is in the notes of all hosts. A note that makes no sense counts as none, and so does
+  // one that nobody has written anew for a minute, as every host that is still there does.
   [[nodiscard]] std::vector<LeftState> read() const;
   // Removes this host's note; and the folder, once it has none.
   void remove() const;
 
  private:
+  [[nodiscard]] std::time_t written(const std::string& name) const;
   HostNotes(os::Folder folder, std::string own)
       : folder_(std::move(folder)), own_(std::move(own)) {}
 

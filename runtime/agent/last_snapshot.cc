@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <map>
 #include <thread>
 #include <tuple>
@@ -57,13 +56,13 @@ class LastSnapshot {
   LastSnapshot(const SnapshotWriter::Options& options, Clock::time_point until)
       : options_(options), until_(until) {}
 
-  Status open(bool is_alone);
+  Status open(const std::vector<Rank>& ranks);
   [[nodiscard]] bool has_nothing() const { return arenas_.empty(); }
   Result<std::string> make();
 
  private:
   Result<std::string> meet(const HostNotes& notes);
-  // The name of the run's snapshot of this version. Empty: there is none.
+  // The name of the run's last snapshot, if it is of this version. Empty: there is none.
   [[nodiscard]] std::string name_of(Version version) const;
   Status write_parts(Version version);
   Status write_part_of(arena::Arena& arena, LeftState& state) const;
@@ -71,7 +70,7 @@ class LastSnapshot {
 
   const SnapshotWriter::Options& options_;
   Clock::time_point until_;
-  bool is_alone_ = false;
+  bool is_alone_ = false;  // All ranks are here, so nobody else is waited for.
   std::uint64_t run_id_ = 0;
   std::map<Rank, arena::Arena> arenas_;
   std::vector<LeftState> own_;    // Of arenas_, in their order.
@@ -79,14 +78,13 @@ class LastSnapshot {
   std::string name_;
 };
 
-Status LastSnapshot::open(bool is_alone) {
-  is_alone_ = is_alone;
-  for (Rank rank = 0; rank < options_.world_size; ++rank) {
-    const std::string path = cat(options_.job_directory, "/rank-", rank, ".arena");
-    std::error_code error;
-    if (!is_alone && !std::filesystem::exists(path, error)) continue;
-    auto arena = arena::Arena::open_left(path);
-    if (!arena) return arena.error();
+// A rank of another host may have no state here yet, or no more.
+Status LastSnapshot::open(const std::vector<Rank>& ranks) {
+  is_alone_ = ranks.size() == static_cast<std::size_t>(options_.world_size);
+  for (const Rank rank : ranks) {
+    auto arena = arena::Arena::open_left(cat(options_.job_directory, "/rank-", rank, ".arena"));
+    if (!arena && is_alone_) return arena.error();
+    if (!arena) continue;
     run_id_ = arena->run_id();
     own_.push_back({.rank = rank,
                     .version = arena->version(),
@@ -142,14 +140,10 @@ Result<std::string> LastSnapshot::meet(const HostNotes& notes) {
   }
 }
 
+// Whether another one of that version can be read is not known here.
 std::string LastSnapshot::name_of(Version version) const {
-  const auto found = snapshot::find(options_.folder);
-  if (!found) return {};
-  const auto& whole = found->whole;
-  const auto one = std::find_if(whole.begin(), whole.end(), [&](const auto& each) {
-    return each.manifest.run_id == run_id_ && each.manifest.version == version;
-  });
-  return one == whole.end() ? "" : one->name;
+  const std::string name = wire::name_of_snapshot(run_id_, 0, version);
+  return snapshot::read_manifest(options_.folder, name) ? name : "";
 }
 
 Status LastSnapshot::write_parts(Version version) {
@@ -177,13 +171,16 @@ Status LastSnapshot::write_part_of(arena::Arena& arena, LeftState& state) const 
   ::unlink(path.c_str());
   if (!stored) return stored.error();
   state.version = state.staged = version_;
-  state.part = {version_, stored->bytes, stored->digest};
+  state.part = {version_, stored->bytes, stored->digest, arena.digest()};
   return {};
 }
 
 Status LastSnapshot::name(const States& states) const {
   wire::Snapshot snapshot{.word = wire::SnapshotWord::kName, .version = version_, .name = name_};
   for (const auto& [rank, state] : states) {
+    if (state.part.shared != states.begin()->second.part.shared) {
+      return Error{Blame::kWorld, cat("rank ", rank, " holds other parameters than rank 0")};
+    }
     snapshot.files.push_back(
         {.rank = rank, .bytes = state.part.bytes, .digest = state.part.digest});
   }
@@ -192,10 +189,10 @@ Status LastSnapshot::name(const States& states) const {
 
 }  // namespace
 
-Result<std::string> leave_last_snapshot(const SnapshotWriter::Options& options, bool is_alone,
-                                        Duration time) {
+Result<std::string> leave_last_snapshot(const SnapshotWriter::Options& options,
+                                        const std::vector<Rank>& ranks, Duration time) {
   LastSnapshot last(options, Clock::now() + time);
-  if (Status opened = last.open(is_alone); !opened) return opened.error();
+  if (Status opened = last.open(ranks); !opened) return opened.error();
   if (last.has_nothing()) return std::string();
   return last.make();
 }

@@ -29,6 +29,7 @@ struct Rest {
   Rank rank = 0;
   Version version = 0;
   bool is_staged = false;  // The next one.
+  bool is_former = false;  // It has its place elsewhere by now.
 };
 // The arenas of a host. Those of a version have the same bytes, however they came to it.
 using Host = std::vector<Rest>;
@@ -77,11 +78,16 @@ class LastSnapshotTest : public ::testing::Test {
             .world_size = kRanks};
   }
   // Each host in a thread of its own.
-  std::vector<Result<std::string>> end(std::size_t hosts, Duration time = kLong) {
+  std::vector<Result<std::string>> end(const std::vector<Host>& hosts, Duration time = kLong) {
+    leave(hosts);
     std::vector<std::future<Result<std::string>>> ends;
-    for (std::size_t i = 0; i < hosts; ++i) {
-      ends.push_back(std::async(std::launch::async, [this, i, hosts, time] {
-        return leave_last_snapshot(options(i), hosts == 1, time);
+    for (std::size_t i = 0; i < hosts.size(); ++i) {
+      std::vector<Rank> ranks;
+      for (const Rest& rest : hosts[i]) {
+        if (!rest.is_former) ranks.push_back(rest.rank);
+      }
+      ends.push_back(std::async(std::launch::async, [this, i, ranks, time] {
+        return leave_last_snapshot(options(i), ranks, time);
       }));
     }
     std::vector<Result<std::string>> results;
@@ -122,30 +128,26 @@ class LastSnapshotTest : public ::testing::Test {
 };
 
 TEST_F(LastSnapshotTest, OneHostBringsAllToTheNewestStep) {
-  leave({{{0, 5}, {1, 4, true}, {2, 5, true}, {3, 4, true}}});
-  expect_all(end(1), 5);
+  expect_all(end({{{0, 5}, {1, 4, true}, {2, 5, true}, {3, 4, true}}}), 5);
 }
 
 // Rank 2's update was made, so step 5 was committed, whoever knows it.
 TEST_F(LastSnapshotTest, HostsFindTheVersionTogether) {
-  leave({{{0, 4, true}, {1, 4, true}}, {{2, 5}}, {{3, 4, true}}});
-  expect_all(end(3), 5);
+  expect_all(end({{{0, 4, true}, {1, 4, true}}, {{2, 5}}, {{3, 4, true}}}), 5);
 }
 
 TEST_F(LastSnapshotTest, AStepThatNobodyCommittedIsGivenUp) {
-  leave({{{0, 4, true}, {1, 4, true}}, {{2, 4, true}, {3, 4, true}}});
-  expect_all(end(2), 4);
+  expect_all(end({{{0, 4, true}, {1, 4, true}}, {{2, 4, true}, {3, 4, true}}}), 4);
 }
 
-// Ranks 1 and 3 were on the other host once.
+// Ranks 1 and 3 were on the other host once, rank 3 just now.
 TEST_F(LastSnapshotTest, WhatARankHasLeftOnAnEarlierStayDoesNotCount) {
-  leave({{{0, 6}, {1, 5, true}, {3, 2}}, {{1, 3, true}, {2, 6}, {3, 6}}});
-  expect_all(end(2), 6);
+  expect_all(
+      end({{{0, 6}, {1, 5, true}, {3, 6, false, true}}, {{1, 9, false, true}, {2, 6}, {3, 6}}}), 6);
 }
 
 TEST_F(LastSnapshotTest, ASpareHostHasNothingToSave) {
-  leave({{{0, 6}, {1, 6}, {2, 6}, {3, 6}}, {}});
-  const auto ends = end(2);
+  const auto ends = end({{{0, 6}, {1, 6}, {2, 6}, {3, 6}}, {}});
   ASSERT_TRUE(ends[0]);
   expect_snapshot(*ends[0], 6);
   ASSERT_TRUE(ends[1]);
@@ -153,26 +155,37 @@ TEST_F(LastSnapshotTest, ASpareHostHasNothingToSave) {
 }
 
 TEST_F(LastSnapshotTest, WithoutAHostThereIsNone) {
-  leave({{{0, 6}, {1, 6}, {2, 6}}, {}});
-  const auto ends = end(2, std::chrono::milliseconds(1));
+  const auto ends = end({{{0, 6}, {1, 6}, {2, 6}}, {}}, std::chrono::milliseconds(1));
   ASSERT_FALSE(ends[0]);
   EXPECT_NE(ends[0].error().what.find("of rank 3"), std::string::npos) << ends[0].error().what;
   EXPECT_TRUE(snapshot::find(folder_)->whole.empty());
 }
 
 TEST_F(LastSnapshotTest, WithoutARanksStateThereIsNone) {
-  leave({{{0, 6}, {1, 4, true}, {2, 6}, {3, 6}}});
-  const auto ends = end(1);
+  const auto ends = end({{{0, 6}, {1, 4, true}, {2, 6}, {3, 6}}});
   ASSERT_FALSE(ends[0]);
   EXPECT_NE(ends[0].error().what.find("rank 1 is behind"), std::string::npos);
 }
 
-TEST_F(LastSnapshotTest, OneThatIsThereAlreadyIsNotMadeAgain) {
+// A job may have ended since memory had changed.
+TEST_F(LastSnapshotTest, OfRanksThatDifferThereIsNone) {
   leave({{{0, 6}, {1, 6}, {2, 6}, {3, 6}}});
-  expect_all(end(1), 6);
-  const auto again = end(1, {});  // It has no time to write.
-  ASSERT_TRUE(again[0]);
-  EXPECT_EQ(*again[0], wire::name_of_snapshot(kRun, 0, 6));
+  {
+    auto arena = Arena::open_left(cat(host(0), "/rank-2.arena"));
+    ASSERT_TRUE(arena);
+    arena->parameter(0)[7] += 1;
+  }
+  const auto made = leave_last_snapshot(options(0), {0, 1, 2, 3}, kLong);
+  ASSERT_FALSE(made);
+  EXPECT_NE(made.error().what.find("rank 2 holds other parameters"), std::string::npos);
+  EXPECT_TRUE(snapshot::find(folder_)->whole.empty());
+}
+
+TEST_F(LastSnapshotTest, OneThatIsThereAlreadyIsNotMadeAgain) {
+  expect_all(end({{{0, 6}, {1, 6}, {2, 6}, {3, 6}}}), 6);
+  const auto again = leave_last_snapshot(options(0), {0, 1, 2, 3}, {});  // It has no time to write.
+  ASSERT_TRUE(again);
+  EXPECT_EQ(*again, wire::name_of_snapshot(kRun, 0, 6));
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ void Terminal::show(const JobEnd& end) {
   if (end.exit_code == 0) {
     return say(cat("the job has ended in good order; logs are in ", end.log_directory));
   }
-  say(cat("the job has failed: ", end.reason));
+  say(cat(end.was_asked ? "the job was ended: " : "the job has failed: ", end.reason));
   if (end.failed_log.empty()) return say(cat("logs are in ", end.log_directory));
   const std::string words = os::tail(end.failed_log, kTailLines);
   if (words.empty()) {

@@ -14,7 +14,8 @@ namespace holdfast::runtime {
 
 struct JobEnd {
   int exit_code = 0;          // 0: in good order.
-  std::string reason;         // Why it failed.
+  std::string reason;         // Why it failed, or who ended it.
+  bool was_asked = false;     // Somebody ended it, by an order or a signal.
   std::string log_directory;  // Where all logs are.
   std::string failed_log;     // The log of the process that failed; empty: there is none.
   std::size_t recoveries = 0;

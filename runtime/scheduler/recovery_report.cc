@@ -315,7 +315,8 @@ std::optional<RecoveryReport> RecoveryLog::take(Instant now) {
 
 std::optional<RecoveryReport> RecoveryLog::finish(Instant now, const wire::Reason& end) {
   const bool is_interrupted = end.kind == wire::Reason::Kind::kInterrupted ||
-                              end.kind == wire::Reason::Kind::kSchedulerInterrupted;
+                              end.kind == wire::Reason::Kind::kSchedulerInterrupted ||
+                              end.kind == wire::Reason::Kind::kStopped;
   const auto is_recent = [&] { return now - current_->faults.front().at < kInterrupt; };
   if (is_interrupted && current_ && !current_->resume && is_recent() &&
       std::all_of(current_->faults.begin(), current_->faults.end(), is_of_interrupt)) {

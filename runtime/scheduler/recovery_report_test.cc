@@ -167,6 +167,7 @@ TEST(RecoveryReport, IsNotOfAnInterruptOfTheWholeJob) {
     return log.finish(at(13), end).has_value();
   };
   EXPECT_FALSE(after({Ending::kSignalled, SIGTERM}, interrupt, false));
+  EXPECT_FALSE(after({Ending::kSignalled, SIGTERM}, {.kind = wire::Reason::Kind::kStopped}, false));
   EXPECT_FALSE(after({Ending::kExited, 128 + SIGTERM}, interrupt, false));
   EXPECT_FALSE(after({}, interrupt, false));
   EXPECT_TRUE(after({Ending::kSignalled, SIGKILL}, interrupt, false));

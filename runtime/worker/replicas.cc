@@ -177,6 +177,7 @@ Outcome Replicas::repair(const std::vector<replicas::Verdict::Copy>& copies,
     if (digest(scratch) != digests[from * digests_.size() + tensor]) return Outcome::kAborted;
     if (digests[me * digests_.size() + tensor] == digests[from * digests_.size() + tensor])
       continue;
+    session_.spoil_part();
     std::memcpy(bytes.data(), scratch.data(), bytes.size());
     repaired_.push_back(tensor);
   }

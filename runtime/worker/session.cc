@@ -258,6 +258,10 @@ void Session::staging() {
 void Session::uses_committed() {
   parts_->was_used = true;
 }
+void Session::spoil_part() {
+  parts_->end_keeping("its memory had changed, as the comparison with the other ranks has shown");
+}
+
 bool Session::has_lost_pages() {
   return parts_->has_lost_pages();
 }

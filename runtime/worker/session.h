@@ -155,6 +155,9 @@ class Session {
   // and with it the step under way; the next begin_step() or end_step() gets the state back. These
   // two look as well: call it only before bytes of the state are used between them.
   [[nodiscard]] bool has_lost_pages();
+  // What was kept of the committed version for a snapshot does not count: this rank's memory was
+  // wrong. Call it before that memory is changed.
+  void spoil_part();
 
   // The training has ended in good order on this rank: says so and waits until it is on record
   // (HOLDFAST_SCHEDULER_TIMEOUT at most). For the end of the program, not of a loop; never while an

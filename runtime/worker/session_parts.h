@@ -32,7 +32,9 @@ inline const std::string kWholeWorld;  // The name of the group of all ranks, on
 
 struct Session::Parts {
   Parts(Worker& w, Identity i, std::unique_ptr<StateStore> s);
-  ~Parts() { end_keeping(); }
+  ~Parts() {
+    if (keeping.joinable()) keeping.join();
+  }
 
   // Tells the trainer machine of a call, and does its work until it returns to the program.
   trainer::Return call(const trainer::Event& event);
@@ -57,7 +59,8 @@ struct Session::Parts {
   void do_work(const trainer::Arrive&);
   void do_work(const trainer::Update& work);
   void begin_keeping(bool has_lost);
-  void end_keeping();
+  // Tells of the copy once it is made. `spoilt`: why it does not count; empty: it does.
+  void end_keeping(const std::string& spoilt = {});
 
   [[nodiscard]] Version version() const { return store->holding().version; }
   [[nodiscard]] Error error_of(const trainer::Return& result);
@@ -129,6 +132,7 @@ struct Session::Parts {
   double loss = 0;
   std::uint64_t samples = 0;
   std::thread keeping;  // Copies this rank's part of a snapshot, beside the next step.
+  Status kept;          // How that has ended; not to be read before the thread's end.
   std::shared_ptr<collective::Queue> queue;  // Last: its thread uses all above.
 };
 

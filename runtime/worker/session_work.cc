@@ -340,13 +340,10 @@ std::string Session::Parts::why_not_done() const {
 // Copies this rank's part of a snapshot to where its agent takes it from. What it copies is not
 // changed before the next update, so the program goes on meanwhile.
 void Session::Parts::begin_keeping(bool has_lost) {
-  const auto tell = [this, made = version()](const Status& kept) {
-    worker.tell(trainer::PartKept{made, kept ? "" : kept.error().what});
+  const auto fail = [this](const std::string& why) {
+    worker.tell(trainer::PartKept{version(), why});
   };
-  if (has_lost) {
-    return tell(Error{Blame::kWorld, "memory errors have taken pages of the state"});
-  }
-
+  if (has_lost) return fail("memory errors have taken pages of the state");
   const std::string prefix = cat(identity.directory, '/', parts_begin(identity.rank));
   const std::string path = cat(prefix, version());
   for (const std::string& name : os::names_in(identity.directory)) {
@@ -357,18 +354,21 @@ void Session::Parts::begin_keeping(bool has_lost) {
     if (!is_free || ::rename(former.c_str(), path.c_str()) != 0) ::unlink(former.c_str());
   }
   try {
-    keeping = std::thread([tell, keep = store->keep(path)] {
+    keeping = std::thread([this, keep = store->keep(path)] {
       os::take_usual_slice();
-      tell(keep());
+      kept = keep();
     });
   } catch (const std::system_error& error) {
-    tell(os::no_task("cannot copy beside the training", error.code().value()));
+    fail(os::no_task("cannot copy beside the training", error.code().value()).what);
   }
 }
 
-// Before what is being copied changes.
-void Session::Parts::end_keeping() {
-  if (keeping.joinable()) keeping.join();
+// Before what is being copied changes. Not earlier: in the next step the ranks are compared, and it
+// may be found that this one's memory was wrong.
+void Session::Parts::end_keeping(const std::string& spoilt) {
+  if (!keeping.joinable()) return;
+  keeping.join();
+  worker.tell(trainer::PartKept{version(), kept ? spoilt : kept.error().what});
 }
 
 void Session::Parts::do_work(const trainer::Update& work) {
