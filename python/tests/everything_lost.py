@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent.parent / "examples"))
-from demo_power_cut import cut as cut_power  # noqa: E402
+from demo_power_cut import cut as cut_power
 
 __all__ = ["cut_power", "whole"]
 
