@@ -224,7 +224,7 @@ def test_mindspore_a_network_that_has_changed_is_named_by_its_parameter() -> Non
     first.write(view, {})
     for other, name in ((nn.Dense(4, 3), "weight"), (nn.Dense(4, 2, has_bias=False), "bias")):
         with pytest.raises(UserError, match=rf"has changed between restarts: parameter '{name}'"):
-            _image.Image(list(other.get_parameters()), {}).read(view)
+            _image.Image(list(other.get_parameters()), {}).read(view, lambda _: None)
 
 
 def test_mindspore_dropout_is_seen_where_it_draws() -> None:

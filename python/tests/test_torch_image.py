@@ -33,6 +33,10 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 
 
+def see_nothing(_: object) -> None:
+    """Take whatever has made an image."""
+
+
 class Setup:
     """A model, its optimizer, a scheduler and a generator, and the image of them."""
 
@@ -79,7 +83,7 @@ def test_torch_every_optimizer_goes_on_from_an_image_with_the_same_bits(name: st
     other = Setup(name, 2, **OPTIMIZERS[name])  # A new process: other parameters, no state yet.
     assert other.image.bytes == one.image.bytes
     for setup in (one, other):
-        assert setup.image.read(memoryview(memory))["n"] == 3
+        assert setup.image.read(memoryview(memory), see_nothing)["n"] == 3
         assert setup.bytes() == at_three
         setup.steps(2)
         assert setup.bytes() == at_five
@@ -119,7 +123,7 @@ def test_torch_an_image_of_the_beginning_takes_the_optimizers_state_away() -> No
     memory = bytearray(setup.image.bytes)
     setup.image.write(memoryview(memory), {}, with_gradients=False)
     setup.steps(2)
-    setup.image.read(memoryview(memory))
+    setup.image.read(memoryview(memory), see_nothing)
     assert not any(setup.optimizer.state[p] for p in setup.model.parameters())
 
 
@@ -130,7 +134,7 @@ def test_torch_gradients_are_kept_where_a_step_made_no_update() -> None:
     expected = [p.grad.clone() for p in setup.model.parameters()]
     setup.image.write(memoryview(memory), {}, with_gradients=True)
     setup.optimizer.zero_grad()
-    setup.image.read(memoryview(memory))
+    setup.image.read(memoryview(memory), see_nothing)
     assert all(torch.equal(p.grad, e) for p, e in zip(setup.model.parameters(), expected))
 
 
@@ -142,7 +146,7 @@ def test_torch_a_parameter_that_moved_is_still_written() -> None:
     weight.data = torch.full_like(weight, 7.0)
     setup.image.write(memoryview(memory), {}, with_gradients=False)
     weight.data = torch.zeros_like(weight)
-    setup.image.read(memoryview(memory))
+    setup.image.read(memoryview(memory), see_nothing)
     assert bool((weight == 7.0).all())
 
 
@@ -170,7 +174,7 @@ def test_torch_what_is_not_dense_is_kept_as_the_rest(monkeypatch: pytest.MonkeyP
     with torch.no_grad():
         for value in model.state_dict().values():
             value.zero_()
-    image.read(memoryview(memory))
+    image.read(memoryview(memory), see_nothing)
     for name, value in model.state_dict().items():
         assert torch.equal(value, values[name]), name
 
@@ -203,7 +207,7 @@ def test_torch_another_model_is_refused_by_the_name_of_what_differs() -> None:
     other = Setup("SGD", 1)
     other.kept.models["model"][0].weight.data = torch.zeros(9, 4)
     with pytest.raises(UserError, match=r"`0.weight` is torch.float32 \[9, 4\]"):
-        other.image.read(memoryview(memory))
+        other.image.read(memoryview(memory), see_nothing)
 
 
 @pytest.mark.parametrize(
@@ -225,10 +229,10 @@ def test_torch_a_program_that_keeps_other_things_after_a_restart_is_told_which(
     one, other = Setup("SGD", 1), Setup("SGD", 1)
     memory = bytearray(one.image.bytes)
     one.image.write(memoryview(memory), {}, with_gradients=False)
-    other.image.read(memoryview(memory))
+    other.image.read(memoryview(memory), see_nothing)
     change(other)
     with pytest.raises(UserError, match=f"changed between restarts: {sentence}"):
-        other.image.read(memoryview(memory))
+        other.image.read(memoryview(memory), see_nothing)
 
 
 def test_torch_an_optimizer_with_state_of_its_own_is_refused() -> None:
@@ -270,7 +274,7 @@ def test_torch_what_is_zeroed_or_forgotten_between_passes_does_not_come_back() -
     optimizer.state.clear()
     model.bias.grad = torch.full((2,), 5.0)
     between = Between(kept, image.tensors(memory))
-    image.read(memory)
+    image.read(memory, see_nothing)
     assert model.weight.grad is not None and optimizer.state[model.bias]["count"] == 3
     between.put_back(kept)
     assert model.weight.grad is None and model.bias.grad.tolist() == [5.0, 5.0]
@@ -283,10 +287,10 @@ def test_torch_after_it_was_brought_back_nothing_has_changed() -> None:
     memory = memoryview(bytearray(setup.image.bytes))
     setup.image.write(memory, {}, with_gradients=False)
     before = setup.bytes()
-    setup.image.read(memory)
+    setup.image.read(memory, see_nothing)
     between = Between(setup.kept, setup.image.tensors(memory))
     setup.steps(1)
-    setup.image.read(memory)
+    setup.image.read(memory, see_nothing)
     between.put_back(setup.kept)
     assert setup.bytes() == before
 
@@ -348,10 +352,10 @@ def test_torch_what_all_ranks_have_alike_may_come_from_any_of_them() -> None:
         first = max(offset, own)
         lost[first : offset + size] = views[1][first : offset + size]
     with pytest.raises(UserError, match="is not laid out as its own"):
-        images[1].read(lost)
+        images[1].read(lost, see_nothing)
     lost[:own] = views[0][:own]
     ranks[1].steps(2)
-    assert images[1].read(lost)["n"] == 1
+    assert images[1].read(lost, see_nothing)["n"] == 1
     assert ranks[1].bytes() == expected
     # Each step passes only this to the holder: no common part, no unused room.
     passed = sum(min(size, max(0, offset + size - own)) for offset, size in images[1].used)
