@@ -13,7 +13,7 @@ schedules=${HOLDFAST_MUTANT_SCHEDULES:-500000}
 seconds=${HOLDFAST_MUTANT_SECONDS:-60}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-compile=(g++ -std=c++20 -O1 -w -ffp-contract=off -I. -Iinclude)
+compile=(g++ -std=c++20 -O1 -w -ffp-contract=off -I. -Iinclude '-DHOLDFAST_VERSION="planted"')
 command -v ccache > /dev/null && compile=(ccache "${compile[@]}")
 
 names=("$@")
