@@ -38,14 +38,6 @@ class Pauses : public ::testing::Test {
     const auto json = job.whole_status();
     return json.is_object() && json["state"] == "paused";
   }
-  static std::string states_of(const Job& job) {
-    std::string all;
-    for (const int rank : {0, 1}) {
-      const auto state = os::read_file(cat(job.folder, "/out/rank-", rank));
-      all += state ? *state : "none";
-    }
-    return all;
-  }
   static void pause(const Job& job) {
     ASSERT_TRUE(job.reaches(20)) << job.output();
     ASSERT_EQ(run(job, "pause"), 0) << said(job);
@@ -86,7 +78,7 @@ TEST_F(Pauses, FaultsMeanwhileCostNoBitsAndEndNoPause) {
   EXPECT_EQ(count(job.output(), "goes on by order"), 1U) << job.output();
   EXPECT_TRUE(job.nothing_left());
   EXPECT_EQ(calm.wait(60), 0) << calm.output();
-  EXPECT_EQ(states_of(job), states_of(calm));
+  EXPECT_EQ(job.states(), calm.states());
 }
 
 TEST_F(Pauses, APausedJobCanBeStopped) {

@@ -25,20 +25,12 @@ class Snapshots : public ::testing::Test {
     words.insert(words.end(), {"--pause", pause});
     return words;
   }
-  static std::string states_of(const Job& job) {
-    std::string all;
-    for (const int rank : {0, 1}) {
-      const auto state = os::read_file(cat(job.folder, "/out/rank-", rank));
-      all += state ? *state : "none";
-    }
-    return all;
-  }
   static const std::string& undisturbed() {
     static const std::string states = [] {
       Job job("snapshots-undisturbed");
       job.launch(two(job, {}, "0"));
       EXPECT_EQ(job.wait(60), 0) << job.output();
-      return states_of(job);
+      return job.states();
     }();
     return states;
   }
@@ -58,7 +50,7 @@ class Snapshots : public ::testing::Test {
     ASSERT_EQ(next.wait(60), 0) << next.output();
     EXPECT_TRUE(has(next.output(), cat("begins again from the snapshot of step ", step, " ")))
         << next.output();
-    EXPECT_EQ(states_of(next), undisturbed());
+    EXPECT_EQ(next.states(), undisturbed());
     EXPECT_TRUE(next.nothing_left());
   }
 };
@@ -68,7 +60,7 @@ TEST_F(Snapshots, AreMadeBesideTheStepsAndOldOnesGo) {
   const std::string folder = cat(job.folder, "/snapshots");
   job.launch(two(job, {"--snapshot", folder, "--snapshot_every", "20", "--snapshot_keep", "3"}));
   ASSERT_EQ(job.wait(60), 0) << job.output();
-  EXPECT_EQ(states_of(job), undisturbed());
+  EXPECT_EQ(job.states(), undisturbed());
   const auto steps = steps_in(folder);
   // The job may end before the oldest is removed.
   ASSERT_TRUE(steps.size() == 3 || steps.size() == 4) << job.log("scheduler");
@@ -188,7 +180,7 @@ TEST_F(Snapshots, AreTheLastRungOfARecovery) {
     ASSERT_EQ(job.wait(60), 0) << job.output();
     EXPECT_TRUE(has(job.output(), "begins again from the snapshot of step ")) << job.output();
     EXPECT_TRUE(has(job.output(), " made again")) << job.output();
-    EXPECT_EQ(states_of(job), undisturbed());
+    EXPECT_EQ(job.states(), undisturbed());
   }
 }
 
@@ -215,7 +207,7 @@ TEST_F(Snapshots, HaveTheRowsOfServers) {
   next.launch(served(next, {"--resume", folder}, "0"));
   ASSERT_EQ(next.wait(60), 0) << next.output();
   EXPECT_TRUE(has(next.output(), "begins again from the snapshot of step ")) << next.output();
-  EXPECT_EQ(states_of(next), states_of(calm));
+  EXPECT_EQ(next.states(), calm.states());
 }
 
 TEST_F(Snapshots, WhatDoesNotFitIsNamed) {
@@ -280,7 +272,7 @@ TEST_F(Snapshots, WhatIsDamagedIsNotUsed) {
       << next.output();
   EXPECT_TRUE(has(next.output(), cat("begins again from the snapshot of step ", steps.front())))
       << next.output();
-  EXPECT_EQ(states_of(next), undisturbed());
+  EXPECT_EQ(next.states(), undisturbed());
   for (const std::string& name : os::names_in(folder)) {
     std::error_code error;
     std::filesystem::remove(cat(folder, '/', name, "/rank-0.safetensors"), error);
@@ -308,7 +300,7 @@ TEST_F(Snapshots, AFolderThatCanNotBeWrittenCostsALine) {
   EXPECT_EQ(WEXITSTATUS(std::system(stop.c_str())), 1) << "the job goes on without a snapshot";
   ASSERT_EQ(job.wait(60), 0) << job.output();
   EXPECT_EQ(count(job.output(), "no snapshot of step "), 1U) << job.output();
-  EXPECT_EQ(states_of(job), undisturbed());
+  EXPECT_EQ(job.states(), undisturbed());
 }
 
 }  // namespace

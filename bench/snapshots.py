@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
 """What snapshots cost a PyTorch job, and how fast it begins again, beside torch.save and torch.distributed.checkpoint.
 
-bench/snapshots.py --package build/release/python --python PYTHON [--megabytes 1000] [--seconds 60] [--period 30] [--rounds 3]
+bench/snapshots.py --package build/release/python --python PYTHON [--megabytes 1000] [--seconds 100] [--period 8] [--rounds 3]
 
 A job of one process has a model and Adam's moments of so many megabytes in all. Rounds of `seconds` with a snapshot
-every `period` seconds, and without, take turns. `throughput` is the steps of the first by those of the second.
-`stall` is by how much the longest step of a snapshot is longer than the median step. `writing` is the time from the
-first byte of the part to the manifest, of which the disk's own is the time of writing as many bytes with fsync.
-`resume` is the time from the command to the end of the first step; `torch.load` that of a plain program which loads its file.
+every `period` seconds, and without, take turns. `cost` is by how much the nine steps around a snapshot are longer than the mean
+of all others; `stall` the same of the longest of them. The first snapshot is told apart: it takes its memory. `writing` is the time from the
+first byte of the part to the manifest, beside which the disk's own
+is the time of as many bytes with O_DIRECT and fsync, while nothing else runs.
+`resume` is the time from the command to the end of the first step; `torch.load` that of a plain program which loads its file,
+by torchrun and by itself. Before each the page cache is dropped (needs root). A virtual machine's host may have taken back free
+memory, and gives it again at some seconds a GB: so another process holds `--held` megabytes until the command has begun.
 """
 import argparse
 import json
+import mmap
 import os
 import shutil
 import statistics
@@ -21,6 +25,15 @@ import time
 from pathlib import Path
 
 WIDTH = 2048
+HOLDER = """
+import mmap, sys, time
+held = mmap.mmap(-1, int(sys.argv[1]) << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+held.madvise(mmap.MADV_HUGEPAGE)
+for at in range(0, len(held), 4096): held[at] = 1
+print("held", flush=True)
+sys.stdin.read()
+time.sleep(1)
+"""
 
 
 def model_and_optimizer(megabytes):
@@ -108,10 +121,19 @@ def said(text, word):
 
 def measure(options):
     folder = Path(tempfile.mkdtemp(dir=options.where))
-    snapshots = folder / "snapshots"
+    snapshots, python = folder / "snapshots", str(options.python)
     own = [str(Path(__file__).resolve()), "--megabytes", str(options.megabytes), "--seconds", str(options.seconds),
            "--rounds", str(options.rounds), "--folder", str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(options.package)}
+
+    def cold():
+        """Begin as after a power cut, but with memory at hand. Return the time, and what holds the memory."""
+        os.sync()
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+        holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(options.held)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        holder.stdout.readline()
+        holder.stdin.close()
+        return time.time(), holder
 
     def run(*words):
         begun = time.time()
@@ -120,59 +142,76 @@ def measure(options):
         subprocess.run(command, env=environment, check=True, capture_output=True)
         return begun, said((logs / "worker_0.log").read_text(), "times")
 
-    def plain(*words):
-        begun = time.time()
-        return begun, subprocess.run([str(options.python), *own, "--as", "plain", *words], check=True, capture_output=True, text=True).stdout
+    def plain(*words):  # The words before the program, and a list of those behind it.
+        return subprocess.run([*words[:-1], *own, "--as", "plain", *words[-1]], check=True, capture_output=True, text=True).stdout
 
-    found = {"with": [], "without": [], "longest": [], "median": [], "writing": []}
+    found = {name: [] for name in ("with", "without", "cost", "stall", "first", "writing")}
     for _ in range(options.rounds):
-        for name, more in (("without", ()), ("with", ("--snapshot", str(snapshots), "--snapshot-every", f"{options.period}s"))):
+        for name, more in (("without", ()), ("with", ("--snapshot", str(snapshots), "--snapshot-every", f"{options.period}s", "--snapshot-keep", "1000"))):
             _, times = run(*more)
-            steps = [b - a for a, b in zip(times[2:], times[3:])]
-            found[name].append(len(steps) / sum(steps))
-            if name == "with":
-                found["median"].append(statistics.median(steps))
-                found["longest"].append(max(steps))
-                for manifest in snapshots.glob("*/manifest.json"):
-                    begin, end = (float(subprocess.run(["stat", "-c", "%.9W", str(p)], capture_output=True, text=True).stdout)
-                                  for p in (manifest.parent / "rank-0.safetensors", manifest))
-                    found["writing"].append(end - begin)
-                newest = max(snapshots.glob("*/rank-0.safetensors"), key=lambda p: p.stat().st_mtime).stat().st_size
-                shutil.rmtree(snapshots)
-    block, disk = os.urandom(1 << 23), []
-    for _ in range(3):
+            steps = dict(enumerate([b - a for a, b in zip(times[2:], times[3:])], start=4))
+            around = []
+            for manifest in sorted(snapshots.glob("*/manifest.json"), key=lambda path: path.stat().st_mtime):
+                version = int(manifest.parent.name.rsplit("-", 1)[1])
+                around.append([step for step in range(version - 3, version + 6) if step in steps])
+                part = manifest.parent / "rank-0.safetensors"
+                begin, end = (float(subprocess.run(["stat", "-c", "%.9W", str(p)], capture_output=True, text=True).stdout) for p in (part, manifest))
+                found["writing"].append(end - begin)
+                newest = part.stat().st_size
+            mean = statistics.mean(steps[step] for step in steps.keys() - set(sum(around, [])))
+            found[name].append(mean)
+            for i, near in enumerate(around):
+                cost = sum(steps[step] - mean for step in near)
+                found["cost" if i else "first"].append(cost)
+                if i:
+                    found["stall"].append(max(steps[step] for step in near) - mean)
+            shutil.rmtree(snapshots, ignore_errors=True)
+    block, disk = mmap.mmap(-1, 1 << 25), []
+    block.write(os.urandom(len(block)))
+    for _ in range(5):
         begun = time.perf_counter()
-        with open(folder / "disk", "wb", buffering=0) as file:
-            for _ in range(newest // len(block)):
-                file.write(block)
-            os.fsync(file.fileno())
-        disk.append(time.perf_counter() - begun)
+        file = os.open(folder / "disk", os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
+        for _ in range(newest // len(block)):
+            os.write(file, block)
+        os.fsync(file)
+        disk.append((time.perf_counter() - begun) * newest / (newest // len(block) * len(block)))
+        os.close(file)
         (folder / "disk").unlink()
-    report = said(plain()[1], "report")
+    report = said(plain(python, ()), "report")
     run("--snapshot", str(snapshots), "--snapshot-every", "10s")
     options.seconds = own[own.index("--seconds") + 1] = "0"
-    resumes, loads = [], []
-    for _ in range(3):
-        begun, times = run("--snapshot", str(snapshots), "--snapshot-every", "1000s", "--resume", "auto")
-        resumes.append(times[0] - begun)
-        begun, text = plain("--load")
-        loads.append(said(text, "times")[0] - begun)
+    torchrun = (str(Path(python).parent / "torchrun"), "--nproc-per-node", "1")
+    ways = {
+        "resume": lambda: run("--snapshot", str(snapshots), "--snapshot-every", "1000s", "--resume", "auto")[1],
+        "torchrun": lambda: said(plain(*torchrun, ("--load",)), "times"),
+        "python": lambda: said(plain(python, ("--load",)), "times"),
+    }
+    starts = {name: [] for name in ways}
+    for _ in range(5):
+        for name, way in ways.items():
+            begun, holder = cold()
+            starts[name].append(way()[0] - begun)
+            holder.wait()
     shutil.rmtree(folder)
 
     def show(name, values, unit, scale=1):
         print(f"{name:52} {scale * statistics.median(values):9.1f} {unit}  ({scale * min(values):.1f} to {scale * max(values):.1f})", flush=True)
 
-    print(f"{newest / 1e6:.0f} MB, a snapshot every {options.period} s, {options.rounds} rounds, load {os.getloadavg()[0]:.1f}")
-    show("throughput with snapshots, to without", [a / b for a, b in zip(found["with"], found["without"])], "%", 100)
-    show("median step", found["median"], "ms", 1000)
-    show("stall: longest step less the median one", [a - b for a, b in zip(found["longest"], found["median"])], "ms", 1000)
+    print(f"{newest / 1e6:.0f} MB, {len(found['cost'])} snapshots in {options.rounds} rounds, load {os.getloadavg()[0]:.1f}")
+    show("a step without snapshots", found["without"], "ms", 1000)
+    show("a step that none is near, with snapshots", found["with"], "ms", 1000)
+    show("cost of a snapshot", found["cost"], "ms", 1000)
+    show("cost of a job's first", found["first"], "ms", 1000)
+    show("stall: its longest step, less the mean one", found["stall"], "ms", 1000)
+    show("throughput with one every 30 s", [1 - cost / 30 for cost in found["cost"]], "%", 100)
     show("writing, beside the steps", found["writing"], "s")
     show("the disk's own time", disk, "s")
     show("torch.save and fsync: the loop waits", report["torch_save_ms"], "ms")
     show("DCP async_save: until the call returns", report["dcp_async_call_ms"], "ms")
     show("DCP async_save: with what it slows the steps", report["dcp_async_slower_ms"], "ms")
-    show("resume, to the end of the first step", resumes, "s")
-    show("python, torch.load, to the end of the first step", loads, "s")
+    show("resume, to the end of the first step", starts["resume"], "s")
+    show("torchrun, torch.load, to the end of the first step", starts["torchrun"], "s")
+    show("python, torch.load, to the end of the first step", starts["python"], "s")
 
 
 def main():
@@ -181,8 +220,9 @@ def main():
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--where", default="/var/tmp", help="a folder on the disk")
     parser.add_argument("--megabytes", type=float, default=1000)
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--period", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=100)
+    parser.add_argument("--held", type=int, default=8000, help="megabytes")
+    parser.add_argument("--period", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--as", dest="part", choices=("job", "plain"), help=argparse.SUPPRESS)

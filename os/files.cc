@@ -179,4 +179,9 @@ std::uint64_t free_bytes(const std::string& path) {
   return std::uint64_t{system.f_bavail} * system.f_frsize;
 }
 
+void read_ahead(int file, std::uint64_t at, std::uint64_t bytes) {
+  (void)::posix_fadvise(file, static_cast<off_t>(at), static_cast<off_t>(bytes),
+                        POSIX_FADV_WILLNEED);
+}
+
 }  // namespace holdfast::os

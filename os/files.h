@@ -75,6 +75,9 @@ std::string tail(const std::string& path, std::size_t lines);
 // How many bytes are free on the file system of a path; 0 if that can not be told.
 std::uint64_t free_bytes(const std::string& path);
 
+// Has the disk bring a part of a file into the page cache, as far as the kernel heeds that.
+void read_ahead(int file, std::uint64_t at, std::uint64_t bytes);
+
 // The sorted names of all that is in a folder. Empty if it can not be read.
 std::vector<std::string> names_in(const std::string& folder);
 

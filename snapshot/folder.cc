@@ -12,10 +12,12 @@
 #include <utility>
 
 #include "base/text.h"
+#include "os/direct_writer.h"
 #include "os/draft.h"
 #include "os/errors.h"
 #include "os/files.h"
 #include "os/folder.h"
+#include "os/mapping.h"
 #include "snapshot/safetensors.h"
 #include "snapshot/seal.h"
 
@@ -68,63 +70,18 @@ Status sync_from(const std::string& dir) {
   return {};
 }
 
-// What is written goes to the disk soon, so that no other writer has to wait for so much at once,
-// and from there it leaves the page cache.
-class Copy {
- public:
-  explicit Copy(int to) : to_(to) {}
-
-  bool write(std::uint64_t at, std::span<const std::byte> bytes) {
-    if (!os::write_at(to_, at, bytes)) return false;
-    const std::uint64_t end = at + bytes.size();
-    if (end - begun_ < kWindow) return true;
-    const bool is_begun = sync(begun_, end, SYNC_FILE_RANGE_WRITE);
-    const bool is_done =
-        sync(done_, begun_,
-             SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
-    drop(begun_);
-    begun_ = end;
-    return is_begun && is_done;
-  }
-  // Once all is written.
-  bool end() {
-    if (::fsync(to_) != 0) return false;
-    drop(0);
-    return true;
-  }
-
- private:
-  static constexpr std::uint64_t kWindow = std::uint64_t{1} << 25;
-
-  bool sync(std::uint64_t from, std::uint64_t to, unsigned int how) const {
-    if (from == to) return true;
-    const auto bytes = static_cast<off_t>(to - from);
-    return ::sync_file_range(to_, static_cast<off_t>(from), bytes, how) == 0 || errno == ENOSYS;
-  }
-  // 0: up to the end.
-  void drop(std::uint64_t end) {
-    const std::uint64_t from = std::exchange(done_, end);
-    if (end != 0 && from == end) return;
-    (void)::posix_fadvise(to_, static_cast<off_t>(from),
-                          end == 0 ? 0 : static_cast<off_t>(end - from), POSIX_FADV_DONTNEED);
-  }
-
-  int to_;
-  std::uint64_t done_ = 0;   // Up to here all is on the disk,
-  std::uint64_t begun_ = 0;  // and up to here on the way.
-};
-
-Status copy(const Shard& shard, Copy& to, const std::string& path, Clock::time_point until) {
+Status copy(const Shard& shard, int file, const std::string& path, Clock::time_point until) {
   const auto failed = [&path] { return os::system_error(cat("cannot write ", path), errno); };
-  if (!to.write(0, std::as_bytes(std::span(shard.head())))) return failed();
-  for (const Shard::Tensor& tensor : shard.tensors()) {
-    Status copied = shard.scan(tensor, [&](std::uint64_t at, auto bytes) -> Status {
-      if (Clock::now() >= until) {
-        return Error{Blame::kWorld, cat("writing ", path, " was given up")};
-      }
-      return to.write(at, bytes) ? Status() : failed();
-    });
-    if (!copied) return copied;
+  const auto from = os::Mapping::of(shard.file(), 0, shard.bytes(), os::Access::kRead);
+  if (!from) return failed();
+  os::DirectWriter to(file);
+  for (std::span<const std::byte> rest = from.bytes(); !rest.empty();) {
+    if (Clock::now() >= until) {
+      return Error{Blame::kWorld, cat("writing ", path, " was given up")};
+    }
+    const std::size_t bytes = std::min(os::DirectWriter::kWindow, rest.size());
+    if (!to.write(rest.first(bytes))) return failed();
+    rest = rest.subspan(bytes);
   }
   return to.end() ? Status() : failed();
 }
@@ -260,8 +217,7 @@ Result<File> store_shard(const std::string& from, const std::string& dir, const 
   const std::string path = path_of(dir, name, rank);
   os::Draft draft({folder->get(), folder->path(), file_of(rank)}, 0600);
   if (draft.get() < 0) return os::system_error(cat("cannot write ", path), errno);
-  Copy to(draft.get());
-  if (Status copied = copy(*shard, to, path, until); !copied) return copied.error();
+  if (Status copied = copy(*shard, draft.get(), path, until); !copied) return copied.error();
   if (!draft.publish()) return os::system_error(cat("cannot write ", path), errno);
   if (Status synced = folder->sync(); !synced) return synced.error();
   return File{.rank = rank, .bytes = shard->bytes(), .digest = shard->digest()};
@@ -311,6 +267,22 @@ Result<Shard> open_shard(const std::string& dir, const std::string& name, const 
   return unusable(path, "it is a shard of another snapshot than its manifest");
 }
 
+void read_ahead(const std::string& dir, const std::string& name, std::uint64_t most) {
+  const auto manifest = read_manifest(dir, name);
+  std::uint64_t bytes = 0;
+  if (manifest) {
+    for (const File& file : manifest->files) bytes += std::min(file.bytes, most - bytes);
+  }
+  if (!manifest || bytes == most) return;
+  constexpr std::uint64_t kWindow = std::uint64_t{1} << 25;
+  for (const File& file : manifest->files) {
+    const auto shard = open_shard(dir, name, file);
+    for (std::uint64_t at = 0; shard && at < file.bytes; at += kWindow) {
+      os::read_ahead(shard->file().get(), at, kWindow);
+    }
+  }
+}
+
 Status verify(const std::string& dir, const std::string& name) {
   const auto manifest = read_manifest(dir, name);
   if (!manifest) return manifest.error();
@@ -318,8 +290,7 @@ Status verify(const std::string& dir, const std::string& name) {
     const auto shard = open_shard(dir, name, file);
     if (!shard) return shard.error();
     for (const Shard::Tensor& tensor : shard->tensors()) {
-      Status right = shard->scan(tensor, [](std::uint64_t, auto) { return Status(); });
-      if (!right) return right;
+      if (Status right = shard->check(tensor); !right) return right;
     }
   }
   return {};

@@ -44,10 +44,11 @@ struct Manifest {
 [[nodiscard]] bool is_name(const std::string& name);
 [[nodiscard]] std::string path_of(const std::string& dir, const std::string& name, Rank rank);
 
-// Copies the shard `from` to its place in DIR/NAME, and makes folders that are missing. Checks all
-// digests on the way. Takes a few megabytes of memory, however long it is, and little of the page
-// cache. Requires: DIR/NAME has no manifest yet. Error: the shard is damaged, it could not be
-// written, or not until `until`, which is looked at between blocks.
+// Copies the shard `from` to its place in DIR/NAME, and makes folders that are missing. Of its
+// digests it checks that of the header only: who has made the shard has looked at each byte, and
+// whoever loads it does. Takes a few megabytes of memory, however long it is, and little of the
+// page cache. Requires: DIR/NAME has no manifest yet. Error: the shard's header or length is wrong,
+// it could not be written, or not until `until`, which is looked at between blocks.
 using Clock = std::chrono::steady_clock;
 [[nodiscard]] Result<File> store_shard(const std::string& from, const std::string& dir,
                                        const std::string& name, Rank rank,
@@ -65,6 +66,10 @@ using Clock = std::chrono::steady_clock;
 // A shard that is the one of the manifest. Its tensors are checked when they are read.
 [[nodiscard]] Result<Shard> open_shard(const std::string& dir, const std::string& name,
                                        const File& file);
+
+// Has the disk read a snapshot of at most `most` bytes before somebody loads it. A larger one might
+// push out of the page cache what others need. Says nothing of what is wrong with it.
+void read_ahead(const std::string& dir, const std::string& name, std::uint64_t most);
 
 // Reads all, and compares all digests.
 [[nodiscard]] Status verify(const std::string& dir, const std::string& name);

@@ -25,7 +25,8 @@ namespace holdfast::snapshot {
 namespace {
 
 constexpr std::size_t kBlock = std::size_t{1} << 20;  // What a cache holds between two looks at it.
-constexpr std::size_t kLine = 64;                     // To which the tensors are aligned.
+constexpr std::uint64_t kAhead = std::uint64_t{1} << 25;  // What the disk reads meanwhile.
+constexpr std::size_t kLine = 64;                         // To which the tensors are aligned.
 constexpr const char* kShardKey = "holdfast_shard";
 constexpr const char* kShardFormat = "1";
 constexpr std::string_view kDigest = "xxh3";
@@ -143,10 +144,7 @@ Result<Shard> Shard::open(const std::string& path) {
   const auto digest = kHeaderSeal.check(head->text);
   if (!digest) return shard.damaged("its header is not as it was written");
   shard.digest_ = *digest;
-  const std::uint64_t length = head->text.size();
-  shard.head_.assign(sizeof length, '\0');
-  std::memcpy(shard.head_.data(), &length, sizeof length);
-  shard.head_ += head->text;
+  shard.head_bytes_ = head->data;
   if (!shard.read_header(head->text)) return shard.damaged("its header makes no sense");
   std::uint64_t end = head->data;
   for (const Tensor& tensor : shard.tensors_) {
@@ -177,12 +175,12 @@ bool Shard::read_header(const std::string& text) {
     const auto begin = number_at(range, 0);
     const auto end = number_at(range, 1);
     const auto digest = number_of_hex(metadata.value(digest_key(name), std::string()));
-    if (!begin || !end || *begin > *end || *end > bytes_ - head_.size() || !digest ||
+    if (!begin || !end || *begin > *end || *end > bytes_ - head_bytes_ || !digest ||
         tensor.value("dtype", Json()) != "U8" ||
         tensor.value("shape", Json()) != Json::array({*end - *begin})) {
       return false;
     }
-    tensors_.push_back({name, *end - *begin, head_.size() + *begin, *digest});
+    tensors_.push_back({name, *end - *begin, head_bytes_ + *begin, *digest});
   }
   std::sort(tensors_.begin(), tensors_.end(), [](const Tensor& a, const Tensor& b) {
     return std::tie(a.at, a.bytes, a.name) < std::tie(b.at, b.bytes, b.name);
@@ -203,27 +201,25 @@ const Shard::Tensor* Shard::find(const std::string& name) const {
 
 Status Shard::read(const Tensor& tensor, std::span<std::byte> to) const {
   HF_ASSERT(to.size() == tensor.bytes);
-  const auto room = [to](std::uint64_t done, std::size_t bytes) { return to.subspan(done, bytes); };
-  return scan_through(tensor, room, [](std::uint64_t, auto) { return Status(); });
+  return read_through(
+      tensor, [to](std::uint64_t done, std::size_t bytes) { return to.subspan(done, bytes); });
 }
 
-Status Shard::scan(const Tensor& tensor, const OnBlock& on_block) const {
+Status Shard::check(const Tensor& tensor) const {
   std::vector<std::byte> block(std::min<std::uint64_t>(kBlock, tensor.bytes));
-  const auto room = [&block](std::uint64_t, std::size_t bytes) {
-    return std::span(block).first(bytes);
-  };
-  return scan_through(tensor, room, on_block);
+  return read_through(
+      tensor, [&block](std::uint64_t, std::size_t bytes) { return std::span(block).first(bytes); });
 }
 
-Status Shard::scan_through(const Tensor& tensor, const Room& room, const OnBlock& on_block) const {
+// Through the page cache: on a host with several ranks each of them reads what all hold alike.
+Status Shard::read_through(const Tensor& tensor, const Room& room) const {
   Digest digest;
   for (std::uint64_t done = 0; done < tensor.bytes;) {
+    const std::uint64_t at = tensor.at + done;
     const auto block = room(done, std::min<std::uint64_t>(kBlock, tensor.bytes - done));
-    if (!os::read_at(file_.get(), tensor.at + done, block)) {
-      return damaged("it can not be read to its end");
-    }
+    if (done % kAhead == 0) os::read_ahead(file_.get(), at, 2 * kAhead);
+    if (!os::read_at(file_.get(), at, block)) return damaged("it can not be read to its end");
     digest.add(block);
-    if (Status did = on_block(tensor.at + done, block); !did) return did;
     done += block.size();
   }
   if (digest.value() == tensor.digest) return {};

@@ -54,24 +54,22 @@ class Shard {
   [[nodiscard]] const Tensor* find(const std::string& name) const;  // nullptr: there is none.
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }      // Of the file.
   [[nodiscard]] std::uint64_t digest() const { return digest_; }    // For all of its bytes.
-  [[nodiscard]] const std::string& head() const { return head_; }   // All before the tensors.
+  [[nodiscard]] const os::Fd& file() const { return file_; }
 
   // Reads a whole tensor into as many bytes. Error (kUser): it is damaged; what came is there.
   [[nodiscard]] Status read(const Tensor& tensor, std::span<std::byte> to) const;
-  // Reads it block by block. Stops at an error of `on_block`. `at`: in the file.
-  using OnBlock = std::function<Status(std::uint64_t at, std::span<const std::byte> bytes)>;
-  [[nodiscard]] Status scan(const Tensor& tensor, const OnBlock& on_block) const;
+  // Reads all of it. Error (kUser): it is damaged.
+  [[nodiscard]] Status check(const Tensor& tensor) const;
 
  private:
   [[nodiscard]] Error damaged(const std::string& what) const;
   [[nodiscard]] bool read_header(const std::string& text);
   using Room = std::function<std::span<std::byte>(std::uint64_t done, std::size_t bytes)>;
-  [[nodiscard]] Status scan_through(const Tensor& tensor, const Room& room,
-                                    const OnBlock& on_block) const;
+  [[nodiscard]] Status read_through(const Tensor& tensor, const Room& room) const;
 
   std::string path_;
   os::Fd file_;
-  std::string head_;
+  std::uint64_t head_bytes_ = 0;  // All before the tensors.
   About about_;
   std::vector<Tensor> tensors_;
   std::uint64_t bytes_ = 0;

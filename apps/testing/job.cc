@@ -200,6 +200,15 @@ std::string Job::log(const std::string& file) const {
   return os::tail(cat(logs, '/', file), 200);
 }
 
+std::string Job::states(int ranks) const {
+  std::string all;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto state = os::read_file(cat(folder, "/out/rank-", rank));
+    all += state ? *state : "none";
+  }
+  return all;
+}
+
 bool Job::nothing_left() const {
   const std::string shared = cat("/dev/shm/holdfast-", ::geteuid(), '/', name);
   return until([&] { return processes().empty(); }, 5) && !fs::exists(shared);

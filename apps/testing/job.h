@@ -60,6 +60,8 @@ class Job {
 
   [[nodiscard]] std::string output() const;
   [[nodiscard]] std::string log(const std::string& name) const;
+  // What the toys of the first `ranks` ranks have left, of which each says all of its state.
+  [[nodiscard]] std::string states(int ranks = 2) const;
   // The folder in /dev/shm is gone and so is every process.
   [[nodiscard]] bool nothing_left() const;
 

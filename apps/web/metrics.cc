@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "wording/job_states.h"
+
 namespace holdfast::apps::web {
 namespace {
 
@@ -15,17 +17,6 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 using Labels = std::vector<ClientMetric::Label>;
-
-// The states of a job, as its status has them.
-constexpr std::array<const char*, 9> kStates{"waiting for workers",
-                                             "running",
-                                             "standing still",
-                                             "stopping for a recovery",
-                                             "repairing",
-                                             "recovering",
-                                             "pausing",
-                                             "paused",
-                                             "ended"};
 
 class Families {
  public:
@@ -78,7 +69,7 @@ void add_job(Families& families, const Json& status) {
   families.begin("holdfast_job_info", "The job's name, and whether its connections are under TLS.")
       .add(1, {{"job", text_of(status, "job")}, {"tls", text_of(status, "tls", "false")}});
   families.begin("holdfast_state", "1 for what the whole job does now, else 0.");
-  for (const char* state : kStates) {
+  for (const char* state : wording::kJobStates) {
     families.add(text_of(status, "state") == state ? 1 : 0, {{"state", state}});
   }
   families.begin("holdfast_step", "The step that all ranks are known to have made.")

@@ -12,6 +12,7 @@
 #include "apps/web/ranks.h"
 #include "apps/web/text.h"
 #include "base/text.h"
+#include "wording/job_states.h"
 
 namespace holdfast::apps::web {
 namespace {
@@ -23,12 +24,12 @@ struct Verdict {
 
 Verdict verdict_of(const Record& record) {
   const std::string state = text_of(record.status(), "state");
-  if (state == "ended") return {"over", "Ended"};
+  if (state == wording::kEnded) return {"over", "Ended"};
   if (!record.why_not().empty()) return {"bad", "No scheduler"};
-  if (state == "running") return {"good", "Training"};
-  if (state == "standing still") return {"bad", "Standing still"};
-  if (state == "pausing" || state == "paused") return {"over", "Paused"};
-  return {"busy", state == "waiting for workers" ? "Waiting" : "Recovering"};
+  if (state == wording::kRunning) return {"good", "Training"};
+  if (state == wording::kStandingStill) return {"bad", "Standing still"};
+  if (state == wording::kPausing || state == wording::kPaused) return {"over", "Paused"};
+  return {"busy", state == wording::kAssembling ? "Waiting" : "Recovering"};
 }
 
 std::string fixed(double number, const char* format) {

@@ -141,6 +141,39 @@ def test_torch_a_signal_makes_a_last_snapshot(runs: Runs, number: int) -> None:
     goes_on(runs, f"--resume={whole(runs.snapshots)[0]}")
 
 
+FLIP = """
+    if state.n == 5 and torch.distributed.get_rank() == 0:
+        import os
+        import subprocess
+        order = ["--rank", "1", "--at-step", "20", "--phase", "stage", "--job", os.environ["HOLDFAST_JOB"]]
+        subprocess.run([sys.executable, "-m", "holdfast", "inject", "flip", *order], check=True)
+"""
+
+
+def test_torch_a_part_that_a_comparison_finds_wrong_is_no_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 20 of rank 1 is copied while step 21 compares, and finds its memory wrong."""
+    monkeypatch.setenv("HOLDFAST_DIGEST_EVERY", "1")
+    runs = Runs(tmp_path)
+    three = ("--nproc-per-node=3", "--allow-inject")
+    calm = runs.start("out", *three)
+    assert calm.wait(180) == 0, calm.communicate()[0]
+    runs.calm = runs.saved("out")  # type: ignore[attr-defined]
+    steps = "for x, y in state.steps(loader, epochs=3):"
+    (tmp_path / "program.py").write_text(PROGRAM.replace(steps, steps + FLIP))
+    made = runs.start("out", *three, f"--snapshot={runs.snapshots}", "--snapshot-every=20")
+    said = made.communicate(timeout=180)[0]
+    assert made.returncode == 0, said
+    assert "It has been given the values that most ranks hold" in said, said
+    assert "its memory had changed, as the comparison with the other ranks has shown" in said
+    assert runs.saved("out") == runs.calm  # type: ignore[attr-defined]
+    found = [int(one.name.rpartition("-")[2]) for one in whole(runs.snapshots)]
+    assert found and 20 not in found, said
+    (tmp_path / "program.py").write_text(PROGRAM)
+    goes_on(runs, *three, f"--resume={runs.snapshots}")
+
+
 def test_torch_a_snapshot_of_another_model_is_named(runs: Runs) -> None:
     made = runs.start("out", f"--snapshot={runs.snapshots}", "--snapshot-every=20", pause=0.01)
     said = made.communicate(timeout=180)[0]

@@ -1,10 +1,12 @@
 #include "runtime/agent/launch.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -16,6 +18,7 @@
 #include "io/loop.h"
 #include "os/files.h"
 #include "os/host.h"
+#include "os/mapping.h"
 #include "os/random_bits.h"
 #include "runtime/agent/passwords.h"
 #include "runtime/jobs/given_paths.h"
@@ -220,6 +223,20 @@ void compare(const Resumed& resumed, const AgentOptions& options, Launch& launch
   }
 }
 
+// The disk reads the snapshot while the processes of this host start.
+void fetch(const Resumed& resumed, const config::Settings& settings) {
+  if (resumed.snapshots.empty()) return;
+  const std::string name = resumed.snapshots.front().name;
+  const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
+  const auto read = [name, folder = folder_with(settings, name), most = pages * os::kPage / 4] {
+    snapshot::read_ahead(folder, name, most);
+  };
+  try {
+    std::thread(read).detach();
+  } catch (const std::system_error&) {  // Then whoever loads it waits for the disk.
+  }
+}
+
 // Says with what the job begins. Error: that can not be.
 Status look_at_snapshots(const AgentOptions& options, Launch& launch) {
   const config::Settings& settings = launch.settings;
@@ -227,6 +244,7 @@ Status look_at_snapshots(const AgentOptions& options, Launch& launch) {
   if (!resumed) return resumed.error();
   for (const auto& remark : resumed->remarks) launch.remarks.push_back(remark);
   compare(*resumed, options, launch);
+  fetch(*resumed, settings);
   if (settings.snapshot.empty() || !settings.resume.empty()) return {};
   const auto found = snapshot::find(settings.snapshot);
   if (found && !found->whole.empty()) {

@@ -151,7 +151,7 @@ std::size_t left_out(const std::vector<Entry>& list) {
 
 }  // namespace
 
-std::string utc(std::int64_t unix_ms) {
+std::string iso_8601(std::int64_t unix_ms) {
   const auto seconds = static_cast<std::time_t>(unix_ms / 1000);
   std::tm parts{};
   ::gmtime_r(&seconds, &parts);
@@ -178,7 +178,7 @@ std::string to_json(const RecoveryReport& report) {
       {"resume_ms", since(report, report.resume)},
       {"first_step_ms", since(report, report.first_step)},
       {"over_ms", since(report, report.over)},
-      {"at", utc(report.unix_ms)},
+      {"at", iso_8601(report.unix_ms)},
       {"seen_by", wording::seen_by(report.cause())},
       {"faults", first_of(report, report.faults)},
       {"successors", first_of(report, report.successors)},

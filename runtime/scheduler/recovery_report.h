@@ -55,7 +55,7 @@ struct RecoveryReport {
 };
 
 // "2026-11-29T13:45:12.345Z": a time of the wall clock in UTC, as ISO 8601 has it.
-std::string utc(std::int64_t unix_ms);
+std::string iso_8601(std::int64_t unix_ms);
 
 // One line of JSON, as in recoveries.jsonl: {"recovery":1,"generation":2,"cause":…,"kind":"killed",
 // "ranks":[1],"version":120,"steps_lost":0,"detected_ns":…,"stop_ms":0.1,"plan_ms":…,"repair_ms":…,

@@ -16,7 +16,7 @@ void say(std::string_view text) {
   ::clock_gettime(CLOCK_REALTIME, &now);
   char milliseconds[8];
   std::snprintf(milliseconds, sizeof milliseconds, ".%03ld ", now.tv_nsec / 1000000 % 1000);
-  const std::string line = cat(holdfast::utc(now.tv_sec), milliseconds, "scheduler: ", text, "\n");
+  const std::string line = cat(utc(now.tv_sec), milliseconds, "scheduler: ", text, "\n");
   // Not through stdio: the process may be killed before anybody flushes.
   (void)!::write(STDOUT_FILENO, line.data(), line.size());
 }

@@ -7,6 +7,7 @@
 
 #include "io/loop.h"
 #include "runtime/scheduler/recovery_report.h"
+#include "wording/job_states.h"
 #include "wording/reasons.h"
 
 namespace holdfast::runtime {
@@ -18,15 +19,15 @@ using wire::Stage;
 const char* in_words(Stage stage) {
   switch (stage) {
     case Stage::kAssembling:
-      return "waiting for workers";
+      return wording::kAssembling;
     case Stage::kStopping:
-      return "stopping for a recovery";
+      return wording::kStopping;
     case Stage::kRepairing:
-      return "repairing";
+      return wording::kRepairing;
     case Stage::kRunning:
-      return "running";
+      return wording::kRunning;
     case Stage::kEnded:
-      return "ended";
+      return wording::kEnded;
   }
   return "unknown";
 }
@@ -34,9 +35,9 @@ const char* in_words(Stage stage) {
 const char* state_of(const controller::Machine& machine) {
   const bool is_running = machine.stage() == Stage::kRunning;
   if (is_running && machine.head().is_paused())
-    return machine.stands_still() ? "paused" : "pausing";
-  if (is_running && !machine.held_up_by().empty()) return "standing still";
-  return machine.is_recovering() ? "recovering" : in_words(machine.stage());
+    return machine.stands_still() ? wording::kPaused : wording::kPausing;
+  if (is_running && !machine.held_up_by().empty()) return wording::kStandingStill;
+  return machine.is_recovering() ? wording::kRecovering : in_words(machine.stage());
 }
 
 const char* state_of(const controller::Member& member, Stage stage) {
@@ -99,7 +100,7 @@ nlohmann::ordered_json describe(const wire::Remarked& remark, std::uint64_t numb
   const auto& [unix_ms, what] = remark;
   return {
       {"remark", number},
-      {"at", unix_ms == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(utc(unix_ms))},
+      {"at", unix_ms == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(iso_8601(unix_ms))},
       {"kind", kind_of(what)},
       {"rank", what.rank == kNoRank ? nlohmann::ordered_json() : nlohmann::ordered_json(what.rank)},
       {"pid", what.pid == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(what.pid)},
