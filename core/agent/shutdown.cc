@@ -224,7 +224,8 @@ void Shutdown::maybe_exit(Process rehearsal, Version made) {
   if (stays_) return stay();
   if (!has_ended || is_awaited_elsewhere()) return;
   result_.drained = options_.drained && job_.state == State::kRunning;
-  result_.is_unsaved = result_.code != 0 && made > 0 && !is_saved_;
+  result_.is_unsaved = result_.code != 0 && !is_saved_;
+  result_.made = made;
   job_.enter(State::kExited);
   job_.emit(result_);
 }

@@ -61,7 +61,7 @@ class Agent {
  public:
   Agent(const AgentOptions& options, const Launch& launch, std::function<void()> on_started);
   int run();
-  [[nodiscard]] bool is_unsaved() const { return exit_.is_unsaved; }
+  [[nodiscard]] const agent::Exit& exit() const { return exit_; }  // Requires: run() is over.
   [[nodiscard]] std::vector<Rank> ranks() const;
 
  private:
@@ -456,14 +456,19 @@ Status take_folder(const AgentOptions& options, Launch& launch) {
   return left;
 }
 
-// What the job has left in memory would go with its folder.
+// What the job has left in memory would go with its folder. `made`: the newest step that the agent
+// has heard of, some 0.2 s ago. If that is before what the job was to begin with, it began earlier.
 void leave_snapshot(const AgentOptions& options, const Launch& launch,
-                    const std::vector<Rank>& ranks) {
+                    const std::vector<Rank>& ranks, Version made) {
   if (launch.settings.snapshot.empty() || options.server_num > 0 || ranks.empty()) return;
   const Duration time = time_to_save(launch.settings);
-  options.terminal->say(cat("saves the last step that was made in ", launch.settings.snapshot,
-                            ", within ", time / 1s, " s"));
-  const auto left = leave_last_snapshot(snapshot_options(options, launch), ranks, time);
+  const bool is_behind = made > 0 && made < launch.resumed.version;
+  const auto left = leave_last_snapshot(
+      snapshot_options(options, launch),
+      {.ranks = ranks, .after = is_behind ? 0 : launch.resumed.version, .time = time}, [&] {
+        options.terminal->say(cat("saves the last step that was made in ", launch.settings.snapshot,
+                                  ", within ", time / 1s, " s"));
+      });
   if (!left) {
     options.terminal->say(cat("no last snapshot: ", left.error().what));
   } else if (!left->empty()) {
@@ -481,19 +486,22 @@ int run_job(const AgentOptions& options, Launch& launch, std::function<void()> o
     return kExitUsage;
   }
   for (const auto& remark : launch.remarks) options.terminal->say(remark);
+  read_ahead(launch);
   // A former job's would be taken for this one's.
   if (launch.runs_scheduler && !options.continues) forget_reports(launch);
   int code = 1;
   std::vector<Rank> unsaved;
+  Version made = 0;
   try {
     Agent agent(options, launch, std::move(on_started));
     code = agent.run();
-    if (agent.is_unsaved()) unsaved = agent.ranks();
+    if (agent.exit().is_unsaved) unsaved = agent.ranks();
+    made = agent.exit().made;
   } catch (const std::system_error& error) {  // ~Agent has killed all processes.
     options.terminal->say(without(error));
   }
   if (launch.runs_scheduler || launch.stands_by) keep_reports(launch, *options.terminal);
-  leave_snapshot(options, launch, unsaved);
+  leave_snapshot(options, launch, unsaved, made);
   // A failed --continue must not cost the state that the dead agent left.
   if (options.continues && code != 0) {
     options.terminal->say(

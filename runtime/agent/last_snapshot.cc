@@ -53,11 +53,11 @@ planner::Table table_of(const States& states) {
 
 class LastSnapshot {
  public:
-  LastSnapshot(const SnapshotWriter::Options& options, Clock::time_point until)
-      : options_(options), until_(until) {}
+  LastSnapshot(const SnapshotWriter::Options& options, const LastSteps& steps)
+      : options_(options), after_(steps.after), until_(Clock::now() + steps.time) {}
 
   Status open(const std::vector<Rank>& ranks);
-  [[nodiscard]] bool has_nothing() const { return arenas_.empty(); }
+  [[nodiscard]] bool has_nothing() const;
   Result<std::string> make();
 
  private:
@@ -69,7 +69,8 @@ class LastSnapshot {
   Status name(const States& states) const;
 
   const SnapshotWriter::Options& options_;
-  Clock::time_point until_;
+  const Version after_;  // Only later ones are saved.
+  const Clock::time_point until_;
   bool is_alone_ = false;  // All ranks are here, so nobody else is waited for.
   std::uint64_t run_id_ = 0;
   std::map<Rank, arena::Arena> arenas_;
@@ -81,9 +82,10 @@ class LastSnapshot {
 // A rank of another host may have no state here yet, or no more.
 Status LastSnapshot::open(const std::vector<Rank>& ranks) {
   is_alone_ = ranks.size() == static_cast<std::size_t>(options_.world_size);
+  Status all;
   for (const Rank rank : ranks) {
     auto arena = arena::Arena::open_left(cat(options_.job_directory, "/rank-", rank, ".arena"));
-    if (!arena && is_alone_) return arena.error();
+    if (!arena && is_alone_) all = arena.error();
     if (!arena) continue;
     run_id_ = arena->run_id();
     own_.push_back({.rank = rank,
@@ -92,7 +94,12 @@ Status LastSnapshot::open(const std::vector<Rank>& ranks) {
                     .is_clean = arena->losses().count == 0});
     arenas_.emplace(rank, *std::move(arena));
   }
-  return {};
+  return all;
+}
+
+bool LastSnapshot::has_nothing() const {
+  return std::all_of(own_.begin(), own_.end(),
+                     [this](const LeftState& state) { return state.staged <= after_; });
 }
 
 Result<std::string> LastSnapshot::make() {
@@ -122,6 +129,8 @@ Result<std::string> LastSnapshot::meet(const HostNotes& notes) {
     } else if (const auto plan = planner::plan(table_of(states)); !plan.possible) {
       why.what = cat(plan.shard, " is behind that of others");
       if (is_alone_) return why;
+    } else if (plan.version <= after_) {
+      return std::string();
     } else if (version_ != plan.version) {
       if (auto there = name_of(plan.version); !there.empty()) return there;
       if (Status written = write_parts(plan.version); !written) return written.error();
@@ -190,10 +199,13 @@ Status LastSnapshot::name(const States& states) const {
 }  // namespace
 
 Result<std::string> leave_last_snapshot(const SnapshotWriter::Options& options,
-                                        const std::vector<Rank>& ranks, Duration time) {
-  LastSnapshot last(options, Clock::now() + time);
-  if (Status opened = last.open(ranks); !opened) return opened.error();
+                                        const LastSteps& steps,
+                                        const std::function<void()>& on_begin) {
+  LastSnapshot last(options, steps);
+  const Status opened = last.open(steps.ranks);
   if (last.has_nothing()) return std::string();
+  if (on_begin) on_begin();
+  if (!opened) return opened.error();
   return last.make();
 }
 

@@ -2,6 +2,7 @@
 // memory is given back.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -11,15 +12,20 @@
 
 namespace holdfast::runtime {
 
+struct LastSteps {
+  std::vector<Rank> ranks;  // Those that have their places with this agent.
+  Version after = 0;        // Only newer versions are worth a snapshot.
+  Duration time{};          // For all of it. It is looked at between blocks.
+};
+
 // Brings the arenas in the job's folder to the newest version that those of all ranks can have, and
 // makes a snapshot of them, whichever ranks have died, unless there is such a snapshot already.
-// Each agent calls it for the ranks that have their places with it; several find each other by
-// HostNotes. Returns the snapshot's name; empty if none of `ranks` has left anything. Requires: no
-// process of `ranks` runs; the job had no parameter servers. Error: a rank's state is gone, or is
-// of another version; or it could not be written, or not within `time` (which is looked at between
-// blocks).
+// Each agent calls it for its ranks; several find each other by HostNotes. Returns the snapshot's
+// name; empty if nothing newer was left. Calls `on_begin` if there may be something. Requires: no
+// process of the ranks runs; the job had no parameter servers. Error: a rank's state is gone, or is
+// of another version; or it could not be written, or not in time.
 [[nodiscard]] Result<std::string> leave_last_snapshot(const SnapshotWriter::Options& options,
-                                                      const std::vector<Rank>& ranks,
-                                                      Duration time);
+                                                      const LastSteps& steps,
+                                                      const std::function<void()>& on_begin = {});
 
 }  // namespace holdfast::runtime

@@ -87,7 +87,7 @@ class LastSnapshotTest : public ::testing::Test {
         if (!rest.is_former) ranks.push_back(rest.rank);
       }
       ends.push_back(std::async(std::launch::async, [this, i, ranks, time] {
-        return leave_last_snapshot(options(i), ranks, time);
+        return leave_last_snapshot(options(i), {.ranks = ranks, .time = time});
       }));
     }
     std::vector<Result<std::string>> results;
@@ -175,15 +175,30 @@ TEST_F(LastSnapshotTest, OfRanksThatDifferThereIsNone) {
     ASSERT_TRUE(arena);
     arena->parameter(0)[7] += 1;
   }
-  const auto made = leave_last_snapshot(options(0), {0, 1, 2, 3}, kLong);
+  const auto made = leave_last_snapshot(options(0), {.ranks = {0, 1, 2, 3}, .time = kLong});
   ASSERT_FALSE(made);
   EXPECT_NE(made.error().what.find("rank 2 holds other parameters"), std::string::npos);
   EXPECT_TRUE(snapshot::find(folder_)->whole.empty());
 }
 
+// The job began with version 6. Rank 1 has staged the next one, which nobody committed.
+TEST_F(LastSnapshotTest, WhatTheJobBeganWithIsNotSavedAgain) {
+  leave({{{0, 6}, {1, 6, true}, {2, 6}, {3, 6}}});
+  const auto none =
+      leave_last_snapshot(options(0), {.ranks = {0, 1, 2, 3}, .after = 6, .time = kLong});
+  ASSERT_TRUE(none) << none.error().what;
+  EXPECT_EQ(*none, "");
+  EXPECT_TRUE(snapshot::find(folder_)->whole.empty());
+  const auto made =
+      leave_last_snapshot(options(0), {.ranks = {0, 1, 2, 3}, .after = 5, .time = kLong});
+  ASSERT_TRUE(made) << made.error().what;
+  expect_snapshot(*made, 6);
+}
+
 TEST_F(LastSnapshotTest, OneThatIsThereAlreadyIsNotMadeAgain) {
   expect_all(end({{{0, 6}, {1, 6}, {2, 6}, {3, 6}}}), 6);
-  const auto again = leave_last_snapshot(options(0), {0, 1, 2, 3}, {});  // It has no time to write.
+  const auto again =
+      leave_last_snapshot(options(0), {.ranks = {0, 1, 2, 3}});  // It has no time to write.
   ASSERT_TRUE(again);
   EXPECT_EQ(*again, wire::name_of_snapshot(kRun, 0, 6));
 }

@@ -223,20 +223,6 @@ void compare(const Resumed& resumed, const AgentOptions& options, Launch& launch
   }
 }
 
-// The disk reads the snapshot while the processes of this host start.
-void fetch(const Resumed& resumed, const config::Settings& settings) {
-  if (resumed.snapshots.empty()) return;
-  const std::string name = resumed.snapshots.front().name;
-  const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
-  const auto read = [name, folder = folder_with(settings, name), most = pages * os::kPage / 4] {
-    snapshot::read_ahead(folder, name, most);
-  };
-  try {
-    std::thread(read).detach();
-  } catch (const std::system_error&) {  // Then whoever loads it waits for the disk.
-  }
-}
-
 // Says with what the job begins. Error: that can not be.
 Status look_at_snapshots(const AgentOptions& options, Launch& launch) {
   const config::Settings& settings = launch.settings;
@@ -244,7 +230,7 @@ Status look_at_snapshots(const AgentOptions& options, Launch& launch) {
   if (!resumed) return resumed.error();
   for (const auto& remark : resumed->remarks) launch.remarks.push_back(remark);
   compare(*resumed, options, launch);
-  fetch(*resumed, settings);
+  if (!resumed->snapshots.empty()) launch.resumed = resumed->snapshots.front();
   if (settings.snapshot.empty() || !settings.resume.empty()) return {};
   const auto found = snapshot::find(settings.snapshot);
   if (found && !found->whole.empty()) {
@@ -405,6 +391,19 @@ Result<Launch> prepare(const AgentOptions& options, Words argv) {
             launch.job_directory, ": slower, where that is a disk"));
   }
   return launch;
+}
+
+void read_ahead(const Launch& launch) {
+  if (launch.resumed.name.empty()) return;
+  const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
+  const auto read = [name = launch.resumed.name, most = pages * os::kPage / 4,
+                     folder = folder_with(launch.settings, launch.resumed.name)] {
+    snapshot::read_ahead(folder, name, most);
+  };
+  try {
+    std::thread(read).detach();
+  } catch (const std::system_error&) {  // Then whoever loads it waits for the disk.
+  }
 }
 
 }  // namespace holdfast::runtime
