@@ -16,14 +16,17 @@ class DirectWriter {
 
   // The next bytes: kWindow of them, or fewer if they are the last. Their memory begins at a page.
   // False: errno says why.
-  static constexpr std::size_t kWindow = std::size_t{1} << 25;
+  static constexpr std::size_t kWindow = std::size_t{1} << 23;
   [[nodiscard]] bool write(std::span<const std::byte> bytes);
   // Once all is written: it is on the disk. False: errno says why.
   [[nodiscard]] bool end() const;
 
  private:
+  bool write_cached(std::span<const std::byte> bytes);
+
   const int file_;
   std::uint64_t at_ = 0;
+  std::uint64_t done_ = 0;  // Up to here nothing is left in the page cache.
   bool is_direct_ = false;
 };
 

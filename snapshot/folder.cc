@@ -73,7 +73,7 @@ Status sync_from(const std::string& dir) {
 Status copy(const Shard& shard, int file, const std::string& path, Clock::time_point until) {
   const auto failed = [&path] { return os::system_error(cat("cannot write ", path), errno); };
   const auto from = os::Mapping::of(shard.file(), 0, shard.bytes(), os::Access::kRead);
-  if (!from) return failed();
+  if (!from) return os::system_error(cat("cannot map what is to become ", path), errno);
   os::DirectWriter to(file);
   for (std::span<const std::byte> rest = from.bytes(); !rest.empty();) {
     if (Clock::now() >= until) {
@@ -269,12 +269,13 @@ Result<Shard> open_shard(const std::string& dir, const std::string& name, const 
 
 void read_ahead(const std::string& dir, const std::string& name, std::uint64_t most) {
   const auto manifest = read_manifest(dir, name);
-  std::uint64_t bytes = 0;
-  if (manifest) {
-    for (const File& file : manifest->files) bytes += std::min(file.bytes, most - bytes);
+  if (!manifest) return;
+  std::uint64_t left = most;
+  for (const File& file : manifest->files) {
+    if (file.bytes > left) return;
+    left -= file.bytes;
   }
-  if (!manifest || bytes == most) return;
-  constexpr std::uint64_t kWindow = std::uint64_t{1} << 25;
+  constexpr std::uint64_t kWindow = std::uint64_t{1} << 25;  // The kernel takes little at once.
   for (const File& file : manifest->files) {
     const auto shard = open_shard(dir, name, file);
     for (std::uint64_t at = 0; shard && at < file.bytes; at += kWindow) {

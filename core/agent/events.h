@@ -153,10 +153,8 @@ struct Exit {  // End the agent, once its messages are sent. No process of it ru
   wire::Reason reason;      // For a failure: the first that was not recovered from.
   std::string failed_node;  // The node whose log tells more; may be empty.
   bool drained = false;     // The job goes on without this agent.
-  // No snapshot was made for this end. If the processes have left a step in memory, it is worth
-  // one.
+  // No snapshot was made for this end. What the processes have left in memory may be worth one.
   bool is_unsaved = false;
-  Version made = 0;  // The newest step that is known to have been made; 0: none is.
 };
 using Action = std::variant<Spawn, Promote, Send, Kill, WantGrace, WantPause, Say, Exit,
                             LeaveAddresses, Stay, Log, Inspect, EndHost, DoSnapshot>;

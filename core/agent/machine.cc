@@ -14,7 +14,7 @@ Actions Machine::step(const Event& event) {
     std::visit([&](const auto& e) { on(e); }, event);
     rehearsals_.maybe_begin();
     reporter_.report_changes();
-    shutdown_.maybe_exit(rehearsals_.under_way(), version_);
+    shutdown_.maybe_exit(rehearsals_.under_way());
   }
   // Messages go first: starting a process takes milliseconds, while other ranks wait for the
   // messages.

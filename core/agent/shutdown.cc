@@ -213,7 +213,7 @@ void Shutdown::stay() {
 }
 
 // An interrupt is told to the scheduler once only these run: the scheduler itself, and a rehearsal.
-void Shutdown::maybe_exit(Process rehearsal, Version made) {
+void Shutdown::maybe_exit(Process rehearsal) {
   const auto& running = job_.running;
   const auto is_own = [&](Process process) {
     return is_scheduler(process) || process == rehearsal;
@@ -225,7 +225,6 @@ void Shutdown::maybe_exit(Process rehearsal, Version made) {
   if (!has_ended || is_awaited_elsewhere()) return;
   result_.drained = options_.drained && job_.state == State::kRunning;
   result_.is_unsaved = result_.code != 0 && !is_saved_;
-  result_.made = made;
   job_.enter(State::kExited);
   job_.emit(result_);
 }

@@ -45,7 +45,7 @@ class Shutdown {
   void repeat_failure();  // On a new connection: the scheduler may not have heard of it yet.
   // `rehearsal`: the process that rehearses a rank; 0: none.
   // `made`: the newest step that all ranks have made; 0: none.
-  void maybe_exit(Process rehearsal, Version made);
+  void maybe_exit(Process rehearsal);
 
   // The workers were interrupted, and the scheduler has not been told yet.
   [[nodiscard]] bool workers_leave() const { return workers_leave_; }

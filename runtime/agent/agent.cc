@@ -26,9 +26,9 @@
 #include "os/random_bits.h"
 #include "os/slice.h"
 #include "runtime/agent/children.h"
-#include "runtime/agent/last_snapshot.h"
 #include "runtime/agent/launch.h"
 #include "runtime/agent/log_folder.h"
+#include "runtime/agent/saving.h"
 #include "runtime/agent/snapshot_writer.h"
 #include "runtime/jobs/addresses_file.h"
 #include "runtime/jobs/given_paths.h"
@@ -42,26 +42,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kGrace = 5s;  // For processes that are to end; the rest is for a snapshot.
 // Between heartbeats, unless the scheduler is at a loopback address.
 constexpr Duration kBeat = 100ms;
-
-// How long processes have that were asked to end.
-Duration grace_of(const config::Settings& settings) {
-  return settings.snapshot.empty() ? kGrace : std::min<Duration>(kGrace, settings.grace / 2);
-}
-
-// What is left of the grace for a snapshot.
-Duration time_to_save(const config::Settings& settings) {
-  return settings.grace - grace_of(settings);
-}
 
 // Carries out what the agent machine decides, and tells it what happens.
 class Agent {
  public:
   Agent(const AgentOptions& options, const Launch& launch, std::function<void()> on_started);
   int run();
-  [[nodiscard]] const agent::Exit& exit() const { return exit_; }  // Requires: run() is over.
+  [[nodiscard]] bool is_unsaved() const { return exit_.is_unsaved; }
   [[nodiscard]] std::vector<Rank> ranks() const;
 
  private:
@@ -200,15 +189,6 @@ std::vector<std::string> names_of(const std::vector<agent::Place>& places) {
   std::vector<std::string> names;
   for (const auto& place : places) names.push_back(place.node_id);
   return names;
-}
-
-SnapshotWriter::Options snapshot_options(const AgentOptions& options, const Launch& launch) {
-  return {.folder = launch.settings.snapshot,
-          .job_directory = launch.job_directory,
-          .job = launch.settings.job,
-          .program = program_of(options),
-          .world_size = options.worker_num + options.server_num,
-          .servers = options.server_num};
 }
 
 Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<void()> on_started)
@@ -456,27 +436,6 @@ Status take_folder(const AgentOptions& options, Launch& launch) {
   return left;
 }
 
-// What the job has left in memory would go with its folder. `made`: the newest step that the agent
-// has heard of, some 0.2 s ago. If that is before what the job was to begin with, it began earlier.
-void leave_snapshot(const AgentOptions& options, const Launch& launch,
-                    const std::vector<Rank>& ranks, Version made) {
-  if (launch.settings.snapshot.empty() || options.server_num > 0 || ranks.empty()) return;
-  const Duration time = time_to_save(launch.settings);
-  const bool is_behind = made > 0 && made < launch.resumed.version;
-  const auto left = leave_last_snapshot(
-      snapshot_options(options, launch),
-      {.ranks = ranks, .after = is_behind ? 0 : launch.resumed.version, .time = time}, [&] {
-        options.terminal->say(cat("saves the last step that was made in ", launch.settings.snapshot,
-                                  ", within ", time / 1s, " s"));
-      });
-  if (!left) {
-    options.terminal->say(cat("no last snapshot: ", left.error().what));
-  } else if (!left->empty()) {
-    options.terminal->say(cat("the last step that was made is in the snapshot ", *left,
-                              ": --resume goes on from it"));
-  }
-}
-
 int run_job(const AgentOptions& options, Launch& launch, std::function<void()> on_started) {
   // A write to a spare that has died must fail with EPIPE and not kill the agent.
   ::signal(SIGPIPE, SIG_IGN);
@@ -486,22 +445,20 @@ int run_job(const AgentOptions& options, Launch& launch, std::function<void()> o
     return kExitUsage;
   }
   for (const auto& remark : launch.remarks) options.terminal->say(remark);
-  read_ahead(launch);
+  begin_to_read(launch.settings);
   // A former job's would be taken for this one's.
   if (launch.runs_scheduler && !options.continues) forget_reports(launch);
   int code = 1;
   std::vector<Rank> unsaved;
-  Version made = 0;
   try {
     Agent agent(options, launch, std::move(on_started));
     code = agent.run();
-    if (agent.exit().is_unsaved) unsaved = agent.ranks();
-    made = agent.exit().made;
+    if (agent.is_unsaved()) unsaved = agent.ranks();
   } catch (const std::system_error& error) {  // ~Agent has killed all processes.
     options.terminal->say(without(error));
   }
   if (launch.runs_scheduler || launch.stands_by) keep_reports(launch, *options.terminal);
-  leave_snapshot(options, launch, unsaved, made);
+  leave_snapshot(options, launch, unsaved);
   // A failed --continue must not cost the state that the dead agent left.
   if (options.continues && code != 0) {
     options.terminal->say(

@@ -20,10 +20,12 @@ using Json = nlohmann::json;
 constexpr const char* kFolder = "last-";
 constexpr const char* kNote = "host-";
 constexpr std::time_t kOldAfter = 60;
+constexpr std::time_t kForgottenAfter = 600;  // Clocks of hosts may differ.
 
 Json to_json(const LeftState& state) {
   return {state.rank,         state.version,    state.staged,           state.is_clean,
-          state.part.version, state.part.bytes, hex(state.part.digest), hex(state.part.shared)};
+          state.part.version, state.part.bytes, hex(state.part.digest), hex(state.part.shared),
+          state.loaded};
 }
 
 // Throws nlohmann::json::exception.
@@ -36,6 +38,7 @@ LeftState from_json(const Json& json) {
                 .bytes = json.at(5).get<std::uint64_t>(),
                 .digest = number_of_hex(json.at(6).get<std::string>()).value_or(0),
                 .shared = number_of_hex(json.at(7).get<std::string>()).value_or(0)};
+  state.loaded = json.at(8).get<Version>();
   return state;
 }
 
@@ -82,6 +85,20 @@ std::vector<LeftState> HostNotes::read() const {
 void HostNotes::remove() const {
   (void)folder_.remove(own_);
   (void)::rmdir(folder_.path().c_str());
+}
+
+void HostNotes::remove_old(const std::string& dir) {
+  for (const std::string& name : os::names_in(dir)) {
+    if (!name.starts_with(kFolder)) continue;
+    auto folder = os::Folder::open(cat(dir, '/', name), os::Folder::kWriting);
+    if (!folder || !*folder) continue;
+    const HostNotes notes(*std::move(folder), "");
+    for (const std::string& note : notes.folder_.names()) {
+      const bool is_old = notes.written(note) + kForgottenAfter < std::time(nullptr);
+      if (note.starts_with(kNote) && is_old) (void)notes.folder_.remove(note);
+    }
+    (void)::rmdir(notes.folder_.path().c_str());
+  }
 }
 
 }  // namespace holdfast::runtime

@@ -20,6 +20,7 @@ struct LeftState {
   Version version = kNoVersion;
   Version staged = kNoVersion;
   bool is_clean = true;  // false: pages of it are lost.
+  Version loaded = 0;    // From a snapshot that is in the folder, as the last that was loaded.
   // The part of a snapshot that the host has written of it.
   struct Part {
     Version version = kNoVersion;  // kNoVersion: none.
@@ -42,6 +43,8 @@ class HostNotes {
   [[nodiscard]] std::vector<LeftState> read() const;
   // Removes this host's note; and the folder, once it has none.
   void remove() const;
+  // Removes what hosts have left in `dir` some minutes ago.
+  static void remove_old(const std::string& dir);
 
  private:
   [[nodiscard]] std::time_t written(const std::string& name) const;

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "arena/arena.h"
+#include "base/number.h"
 #include "base/text.h"
 #include "core/planner/planner.h"
+#include "os/files.h"
 #include "runtime/agent/host_notes.h"
 #include "runtime/jobs/arena_parts.h"
 #include "runtime/jobs/snapshots.h"
@@ -25,6 +27,8 @@ using States = std::map<Rank, LeftState>;
 
 constexpr std::chrono::milliseconds kFirstPause{10};
 constexpr std::chrono::milliseconds kLongestPause{500};
+// Who has nothing to save waits no longer for what other hosts have.
+constexpr std::chrono::seconds kPatienceWithNothing{2};
 
 // A host that a rank has left may have an older state of it.
 States best_of(const std::vector<LeftState>& all, std::int32_t ranks) {
@@ -53,24 +57,29 @@ planner::Table table_of(const States& states) {
 
 class LastSnapshot {
  public:
-  LastSnapshot(const SnapshotWriter::Options& options, const LastSteps& steps)
-      : options_(options), after_(steps.after), until_(Clock::now() + steps.time) {}
+  LastSnapshot(const SnapshotWriter::Options& options, Duration time,
+               const std::function<void()>& on_begin)
+      : options_(options), until_(Clock::now() + time), on_begin_(on_begin) {}
 
   Status open(const std::vector<Rank>& ranks);
+  [[nodiscard]] bool holds_none() const { return own_.empty(); }  // As a spare host.
+  // Neither has another host then: a step is staged by all before anybody commits it.
   [[nodiscard]] bool has_nothing() const;
+  [[nodiscard]] bool is_alone() const { return is_alone_; }
   Result<std::string> make();
 
  private:
   Result<std::string> meet(const HostNotes& notes);
   // The name of the run's last snapshot, if it is of this version. Empty: there is none.
   [[nodiscard]] std::string name_of(Version version) const;
+  [[nodiscard]] Version loaded_by(Rank rank) const;
   Status write_parts(Version version);
   Status write_part_of(arena::Arena& arena, LeftState& state) const;
   Status name(const States& states) const;
 
   const SnapshotWriter::Options& options_;
-  const Version after_;  // Only later ones are saved.
-  const Clock::time_point until_;
+  Clock::time_point until_;
+  const std::function<void()>& on_begin_;
   bool is_alone_ = false;  // All ranks are here, so nobody else is waited for.
   std::uint64_t run_id_ = 0;
   std::map<Rank, arena::Arena> arenas_;
@@ -91,21 +100,33 @@ Status LastSnapshot::open(const std::vector<Rank>& ranks) {
     own_.push_back({.rank = rank,
                     .version = arena->version(),
                     .staged = arena->staged(),
-                    .is_clean = arena->losses().count == 0});
+                    .is_clean = arena->losses().count == 0,
+                    .loaded = loaded_by(rank)});
     arenas_.emplace(rank, *std::move(arena));
   }
   return all;
 }
 
+// 0: it is in another folder, where nobody may look for it.
+Version LastSnapshot::loaded_by(Rank rank) const {
+  const auto name = os::read_file(cat(options_.job_directory, '/', loaded_file(rank)));
+  if (!name) return 0;
+  const auto manifest = snapshot::read_manifest(options_.folder, *name);
+  return manifest ? manifest->version : 0;
+}
+
 bool LastSnapshot::has_nothing() const {
   return std::all_of(own_.begin(), own_.end(),
-                     [this](const LeftState& state) { return state.staged <= after_; });
+                     [](const LeftState& state) { return state.staged <= state.loaded; });
 }
 
 Result<std::string> LastSnapshot::make() {
   const auto notes = HostNotes::open(options_.folder, run_id_);
   if (!notes) return notes.error();
+  if (has_nothing()) until_ = std::min(until_, Clock::now() + kPatienceWithNothing);
   auto made = meet(*notes);
+  // A host that comes later has to learn that there was nothing.
+  if (made && made->empty()) return made;
   notes->remove();
   return made;
 }
@@ -120,6 +141,8 @@ Result<std::string> LastSnapshot::meet(const HostNotes& notes) {
     // Who has named it removes its note.
     if (version_ != kNoVersion && snapshot::read_manifest(options_.folder, name_)) return name_;
     const States states = best_of(notes.read(), options_.world_size);
+    Version loaded = 0;
+    for (const auto& [rank, state] : states) loaded = std::max(loaded, state.loaded);
     Error why{Blame::kWorld, ""};
     Rank next = 0;
     while (states.contains(next)) ++next;
@@ -129,10 +152,11 @@ Result<std::string> LastSnapshot::meet(const HostNotes& notes) {
     } else if (const auto plan = planner::plan(table_of(states)); !plan.possible) {
       why.what = cat(plan.shard, " is behind that of others");
       if (is_alone_) return why;
-    } else if (plan.version <= after_) {
+    } else if (plan.version <= loaded) {
       return std::string();
     } else if (version_ != plan.version) {
       if (auto there = name_of(plan.version); !there.empty()) return there;
+      if (version_ == kNoVersion && on_begin_) on_begin_();
       if (Status written = write_parts(plan.version); !written) return written.error();
       continue;
     } else if (std::all_of(states.begin(), states.end(), [&](const auto& entry) {
@@ -143,7 +167,10 @@ Result<std::string> LastSnapshot::meet(const HostNotes& notes) {
     } else {
       why.what = "another host has not written its part of it";
     }
-    if (Clock::now() >= until_) return why;
+    if (Clock::now() >= until_) {
+      if (has_nothing()) return std::string();
+      return why;
+    }
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongestPause);
   }
@@ -158,6 +185,12 @@ std::string LastSnapshot::name_of(Version version) const {
 Status LastSnapshot::write_parts(Version version) {
   version_ = version;
   name_ = wire::name_of_snapshot(run_id_, 0, version);
+  // What the job has not finished takes the room that this one needs.
+  const auto found = snapshot::find(options_.folder);
+  for (const auto& half : found ? found->half : std::vector<std::string>()) {
+    const bool is_ours = half.starts_with(cat(hex(run_id_), '-')) && half != name_;
+    if (is_ours) (void)snapshot::remove(options_.folder, half);
+  }
   auto state = own_.begin();
   for (auto& [rank, arena] : arenas_) {
     if (arena.has(version)) {
@@ -171,7 +204,8 @@ Status LastSnapshot::write_parts(Version version) {
 }
 
 Status LastSnapshot::write_part_of(arena::Arena& arena, LeftState& state) const {
-  const std::string path = cat(options_.job_directory, '/', parts_begin(state.rank), version_);
+  // Of a name of its own: the agent may still write a part that the rank has left.
+  const std::string path = cat(options_.job_directory, "/rank-", state.rank, ".last");
   const PartOptions part{.rank = state.rank, .workers = options_.world_size, .shared_bytes = 0};
   const auto given = ArenaPart::of(arena, part);
   if (!given) return given.error();
@@ -199,13 +233,14 @@ Status LastSnapshot::name(const States& states) const {
 }  // namespace
 
 Result<std::string> leave_last_snapshot(const SnapshotWriter::Options& options,
-                                        const LastSteps& steps,
+                                        const std::vector<Rank>& ranks, Duration time,
                                         const std::function<void()>& on_begin) {
-  LastSnapshot last(options, steps);
-  const Status opened = last.open(steps.ranks);
-  if (last.has_nothing()) return std::string();
-  if (on_begin) on_begin();
-  if (!opened) return opened.error();
+  LastSnapshot last(options, time, on_begin);
+  if (Status opened = last.open(ranks); !opened) {
+    if (last.has_nothing()) return std::string();
+    return opened.error();
+  }
+  if (last.holds_none() || (last.has_nothing() && last.is_alone())) return std::string();
   return last.make();
 }
 

@@ -1,12 +1,10 @@
 #include "runtime/agent/launch.h"
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -18,8 +16,8 @@
 #include "io/loop.h"
 #include "os/files.h"
 #include "os/host.h"
-#include "os/mapping.h"
 #include "os/random_bits.h"
+#include "runtime/agent/host_notes.h"
 #include "runtime/agent/passwords.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/job_files.h"
@@ -230,7 +228,10 @@ Status look_at_snapshots(const AgentOptions& options, Launch& launch) {
   if (!resumed) return resumed.error();
   for (const auto& remark : resumed->remarks) launch.remarks.push_back(remark);
   compare(*resumed, options, launch);
-  if (!resumed->snapshots.empty()) launch.resumed = resumed->snapshots.front();
+  if (settings.resume == "auto") {
+    for (const auto& one : resumed->snapshots) launch.ancestors.push_back(one.name);
+    HostNotes::remove_old(settings.snapshot);
+  }
   if (settings.snapshot.empty() || !settings.resume.empty()) return {};
   const auto found = snapshot::find(settings.snapshot);
   if (found && !found->whole.empty()) {
@@ -391,19 +392,6 @@ Result<Launch> prepare(const AgentOptions& options, Words argv) {
             launch.job_directory, ": slower, where that is a disk"));
   }
   return launch;
-}
-
-void read_ahead(const Launch& launch) {
-  if (launch.resumed.name.empty()) return;
-  const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
-  const auto read = [name = launch.resumed.name, most = pages * os::kPage / 4,
-                     folder = folder_with(launch.settings, launch.resumed.name)] {
-    snapshot::read_ahead(folder, name, most);
-  };
-  try {
-    std::thread(read).detach();
-  } catch (const std::system_error&) {  // Then whoever loads it waits for the disk.
-  }
 }
 
 }  // namespace holdfast::runtime

@@ -8,7 +8,6 @@
 #include "config/settings.h"
 #include "runtime/agent/agent.h"
 #include "runtime/agent/passwords.h"
-#include "wire/formation.h"
 
 namespace holdfast::runtime {
 
@@ -21,7 +20,7 @@ struct Launch {
   std::vector<std::string> remarks;      // Sentences to show to the user.
   bool runs_scheduler = false;           // This host runs the job's first scheduler.
   bool stands_by = false;                // This host runs a scheduler that stands by (etcd).
-  wire::SnapshotName resumed;            // With what the job begins. No name: with nothing.
+  std::vector<std::string> ancestors;    // Snapshots that the job may begin with, newest first.
   Passwords passwords;                   // For Passwords::leave_in(job_directory).
 };
 
@@ -32,8 +31,5 @@ Result<Launch> prepare(const AgentOptions& options, Words argv);
 // The program and its arguments, one on a line, without what `holdfast run` puts before them: words
 // of its own, of which the last is drawn anew for each start.
 std::string program_of(const AgentOptions& options);
-
-// Has the disk read what the job begins with, while the processes of this host start.
-void read_ahead(const Launch& launch);
 
 }  // namespace holdfast::runtime

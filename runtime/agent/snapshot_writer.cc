@@ -51,6 +51,8 @@ wire::Snapshot carry_out(const SnapshotWriter::Options& options, wire::Snapshot 
   if (!writes) order.files.clear();
   order.old.clear();
   if (!done) {
+    // What was written of it takes the room that the next one needs.
+    if (writes) (void)snapshot::remove(options.folder, order.name);
     order.files.clear();
     order.why = wire::sentence(done.error().what);
   }

@@ -1,5 +1,7 @@
 #include "runtime/jobs/snapshots.h"
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -43,6 +45,26 @@ std::string folder_with(const config::Settings& settings, const std::string& nam
 
 std::string parts_begin(Rank rank) {
   return cat("rank-", rank, ".snapshot-");
+}
+
+std::string loaded_file(Rank rank) {
+  return cat("rank-", rank, ".loaded");
+}
+
+void read_ahead(const config::Settings& settings) {
+  if (settings.resume.empty()) return;
+  const std::string folder = resumed_folder(settings);
+  std::string name;
+  if (settings.resume != kAuto && is_one(settings.resume)) {
+    name = std::filesystem::path(settings.resume).filename().string();
+  } else if (const auto found = snapshot::find(folder); found && !found->whole.empty()) {
+    name = found->whole.front().name;
+  } else {
+    return;
+  }
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
+  snapshot::read_ahead(folder, name, pages * page / 4);
 }
 
 Result<Resumed> resume_by(const config::Settings& settings) {

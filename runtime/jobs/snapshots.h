@@ -17,6 +17,9 @@ namespace holdfast::runtime {
 // How the files begin that a rank leaves in the job's folder for its agent; the version follows.
 [[nodiscard]] std::string parts_begin(Rank rank);
 
+// The file in the job's folder that names the snapshot which a rank has loaded last.
+[[nodiscard]] std::string loaded_file(Rank rank);
+
 // In place of the version: the agent needs it no more, and its memory may be used again.
 inline constexpr const char* kFreePart = "free";
 
@@ -29,5 +32,9 @@ struct Resumed {
 };
 // Error: HOLDFAST_RESUME names no whole snapshot, or one of a job of another size.
 [[nodiscard]] Result<Resumed> resume_by(const config::Settings& settings);
+
+// Has the disk read what HOLDFAST_RESUME means, as long as that is no more than a quarter of this
+// machine's memory: all files, since each rank needs a part of each. Returns once that is begun.
+void read_ahead(const config::Settings& settings);
 
 }  // namespace holdfast::runtime

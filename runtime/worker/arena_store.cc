@@ -23,6 +23,7 @@
 #include "os/lost_pages.h"
 #include "os/shared_file.h"
 #include "runtime/jobs/arena_parts.h"
+#include "runtime/jobs/snapshots.h"
 #include "runtime/worker/fetch.h"
 #include "runtime/worker/ownership.h"
 #include "runtime/worker/rehearsal.h"
@@ -231,6 +232,9 @@ class ArenaStore final : public StateStore {
       return loaded.error();
     }
     is_copy_ = has_remains_ = false;
+    // Whoever makes a last snapshot then knows that this version is on the disk.
+    const std::string record = cat(identity_.directory, '/', loaded_file(identity_.rank));
+    if (!os::write_file_atomically(record, name)) ::unlink(record.c_str());
     return Received{.bytes = *loaded};
   }
 

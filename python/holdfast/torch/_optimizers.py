@@ -93,8 +93,9 @@ def _state_after_a_step(
         for group in optimizer.param_groups
     ]
     if device == "meta" and type(optimizer).__module__.startswith("torch.optim."):
-        for group in groups:  # The fused ways of torch's own keep the same, and refuse "meta".
-            group.update({"fused": False} if "fused" in group else {})
+        for group in groups:  # The fused ways of torch's own keep no more, and refuse "meta".
+            if "fused" in group:
+                group["fused"] = False
     twin = type(optimizer).__new__(type(optimizer))
     twin.__setstate__(
         {"defaults": optimizer.defaults, "state": defaultdict(dict), "param_groups": groups}
