@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast._torchrun import _counted_by_torch
+
 LIMIT_S = 150
 
 
@@ -210,6 +212,45 @@ if os.environ["RANK"] == "1":
     assert code == 3, out + err
     assert (tmp_path / "wanted").read_text() == "of rank 1"
     assert (tmp_path / "log" / "error_1.json").read_text() == "of rank 1"
+
+
+DEVICES = """
+class cuda:
+    is_available = staticmethod(lambda: True)
+    device_count = staticmethod(lambda: 4)
+class xpu(cuda):
+    device_count = staticmethod(lambda: 3)
+class accelerator:
+    @staticmethod
+    def current_accelerator(check):
+        class kind:
+            type = "xpu"
+        return kind
+"""
+
+
+@pytest.mark.parametrize(
+    ("torch", "kind", "count"),
+    [
+        (DEVICES, "gpu", 4),
+        (DEVICES, "xpu", 3),
+        (DEVICES, "auto", 3),
+        (DEVICES.replace("class accelerator", "class nothing"), "auto", 4),
+        (DEVICES.replace("True", "False"), "gpu", 0),
+        ("raise ImportError", "auto", 0),
+    ],
+)
+def test_core_processes_for_each_device_are_counted_by_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str, kind: str, count: int
+) -> None:
+    (tmp_path / "torch.py").write_text(torch)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert _counted_by_torch(kind) == count
+
+
+def test_core_run_path_goes_before_no_python_and_module(tmp_path: Path) -> None:
+    code, out, err = run(tmp_path, "print('Python')", "--run-path", "--no-python", "-m")
+    assert (code, out) == (0, "Python\n"), err
 
 
 @pytest.mark.parametrize(

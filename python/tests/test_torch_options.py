@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -178,3 +179,28 @@ def test_torch_processes_of_other_launchers_are_refused_by_name(
     )
     assert done.returncode == 1
     assert said in done.stderr and "`holdfast run --nproc-per-node" in done.stderr, done.stderr
+
+
+RECORDS = """
+from torch.distributed.elastic.multiprocessing.errors import record
+
+@record
+def main():
+    raise ValueError("of the program")
+
+main()
+"""
+
+
+def test_torch_what_record_writes_is_in_the_log_folder(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(RECORDS)
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.run", "--max-restarts=0", "--log-dir=log", "p.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 1, done.stderr
+    error = json.loads((tmp_path / "log" / "error_0.json").read_text())
+    assert error["message"]["message"] == "ValueError: of the program"
