@@ -295,6 +295,7 @@ def parse(argv: Sequence[str]) -> Run:
     # A spare host may get the ranks of any other.
     count = max(sizes) if nodes.is_spare else sizes[nodes.rank]
     here = (total, 0) if nodes.is_spare else (count, sum(sizes[: nodes.rank]))
+    streams = streams_of(options, *here)
     if not nodes.several and options.rdzv_endpoint is not None:
         remarks.append("--rdzv-endpoint: without effect on one host")
     return Run(
@@ -322,7 +323,7 @@ def parse(argv: Sequence[str]) -> Run:
         oversubscribe=options.oversubscribe,
         continues=getattr(options, "continue"),
         first=here[1],
-        streams=streams_of(options, *here),
+        streams=streams,
         ending_signals=more_that_end(options.signals_to_handle),
         shutdown_timeout=_shutdown_timeout(options),
         remarks=(*of_nodes, *remarks),
