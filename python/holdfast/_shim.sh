@@ -37,6 +37,8 @@ if [ -n "$_HOLDFAST_APART" ]; then
   log=${log%.log}.stdout.log
   [ "$_HOLDFAST_APART$attempt" != begins1 ] || rm -f "$log"
   exec >>"$log"
+  _HOLDFAST_STDOUT_LOG=$(stat -L -c %d:%i "/proc/$$/fd/1") # For _output.py.
+  export _HOLDFAST_STDOUT_LOG
 fi
 unset TORCHELASTIC_ERROR_FILE # The launcher's own.
 if [ "$MS_ROLE" = MS_WORKER ] && [ -n "$MS_NODE_ID" ]; then # A spare for any place has none yet.

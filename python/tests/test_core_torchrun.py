@@ -270,3 +270,21 @@ def test_core_what_torchruns_options_can_not_have_is_said(
     code, out, err = run(tmp_path, "", *options, **variables)
     assert (code, out) == (2, "")
     assert err.startswith(f"holdfast: {said}"), err
+
+
+FILLS = """
+import resource
+from holdfast._output import outlive_a_full_disk
+outlive_a_full_disk()
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+for _ in range(100):
+    print("x" * 1000, flush=True)
+open("went-on", "w").close()
+"""
+
+
+def test_core_a_full_disk_under_a_log_of_one_stream_ends_that_log_alone(tmp_path: Path) -> None:
+    code, out, err = run(tmp_path, FILLS, "-r=1", "--max-restarts=0")
+    assert (code, out) == (0, ""), err
+    assert (tmp_path / "went-on").exists()
+    assert (tmp_path / "log" / "worker_0.stdout.log").stat().st_size == 4096
