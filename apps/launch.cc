@@ -71,7 +71,7 @@ bool is_of_torchrun(std::string option) {
   for (const char* name :
        {"--nproc-per-node", "--nnodes", "--node-rank", "--max-restarts", "--log-dir", "--role",
         "--master-addr", "--master-port", "--standalone", "--module", "-m", "--no-python",
-        "--redirects", "-r", "--tee", "-t", "--local-ranks-filter"}) {
+        "--redirects", "-r", "--tee", "-t", "--local-ranks-filter", "--shutdown-timeout"}) {
     if (option == name) return true;
   }
   return option.starts_with("--rdzv-");
@@ -178,6 +178,8 @@ void add_launch_options(CLI::App& app, LaunchArguments& arguments) {
                "have left there; HOLDFAST_JOB says which one, if there are several");
   app.add_flag("--several", agent.several)->group("");  // Set by Python's `holdfast run`.
   add_reference_options(app, arguments.reference);
+  app.add_flag("--usr1_ends", agent.usr1_ends)->group("");      // Likewise,
+  app.add_flag("--usr2_ends", agent.usr2_ends)->group("");      // by its --signals-to-handle.
   app.add_flag("--as_torchrun", agent.as_torchrun)->group("");  // Set by Python's `holdfast run`.
   // Set by Python's msrun, which knows whether the program imports MindSpore.
   app.add_option("--forked", arguments.forked)->group("")->check(CLI::IsMember(kForked));

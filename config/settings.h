@@ -175,6 +175,10 @@ struct Secret {
   X(grace, Duration, kSeconds, "HOLDFAST_GRACE", "25", 1, 31536000,                               \
     "How long a job that is told to end by a signal has for that, with a last snapshot. Then "    \
     "its processes are killed. Set by msrun --grace.")                                            \
+  X(shutdown_timeout, Duration, kSeconds, "HOLDFAST_SHUTDOWN_TIMEOUT", "5", 0, 31536000,          \
+    "How long processes that were asked to end (SIGTERM) have before they are killed; half of "   \
+    "HOLDFAST_GRACE at most, where snapshots are made. Set by holdfast run --shutdown-timeout, "  \
+    "where it is 30 if no snapshots are made.")                                                   \
   X(resume, std::string, kText, "HOLDFAST_RESUME", "", 0, 0,                                      \
     "Begin with the newest whole snapshot of this folder, or with this snapshot. auto: with the " \
     "newest in HOLDFAST_SNAPSHOT, if there is any. Unset: begin anew. Set by msrun --resume.")    \

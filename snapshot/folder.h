@@ -47,8 +47,8 @@ struct Manifest {
 // Copies the shard `from` to its place in DIR/NAME, and makes folders that are missing. Of its
 // digests it checks that of the header only: who has made the shard has looked at each byte, and
 // whoever loads it does. It is mapped, so it needs no other memory, however long it is, and little
-// of the page cache. Requires: DIR/NAME has no manifest yet. Error: the shard's header or length is wrong,
-// it could not be written, or not until `until`, which is looked at between blocks.
+// of the page cache. Requires: DIR/NAME has no manifest yet. Error: the shard's header or length is
+// wrong, it could not be written, or not until `until`, which is looked at between blocks.
 using Clock = std::chrono::steady_clock;
 [[nodiscard]] Result<File> store_shard(const std::string& from, const std::string& dir,
                                        const std::string& name, Rank rank,

@@ -10,11 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from holdfast._streams import ERR, OUT
+
 _IN_MODIFY: Final = 0x2
 _IN_CREATE: Final = 0x100
 _CHUNK: Final = 1 << 16
 # On hosts other than 0, the log of a spare is spare_<host>_<n>.log.
-_LOG: Final = re.compile(r"worker_\d+\.log|spare_(?:\d+_)?\d+\.log")
+# Where -r or -t tell the two streams apart, standard output is in a log beside the other.
+_LOG: Final = re.compile(r"(?:worker_\d+|spare_(?:\d+_)?\d+)(?:\.stdout)?\.log")
+_APART: Final = ".stdout.log"
 _PROMOTED: Final = re.compile(
     rb"msrun: a spare has taken this place; .* (\S*spare_(?:\d+_)?\d+\.log)\s*$"
 )
@@ -48,13 +52,19 @@ def _identity(about: os.stat_result) -> tuple[int, int]:
 class Follower:
     """The logs of a folder; `fileno()` is readable when there may be more to show.
 
-    `write(rank, line)` gets every line of a rank. A spare's lines come once it has its place. If
+    `write(rank, line, stream)` gets every line of a rank; the stream is OUT or ERR where the two
+    are kept `apart`, else 0. A spare's lines come once it has its place. If
     somebody removes the folder, `is_told` is False until it is there again. Until then, call show()
     from time to time.
     """
 
     def __init__(
-        self, folder: Path, write: Callable[[int, bytes], None], *, goes_on: bool = False
+        self,
+        folder: Path,
+        write: Callable[[int, bytes, int], None],
+        *,
+        goes_on: bool = False,
+        apart: bool = False,
     ) -> None:
         """Follow the logs that will be made in `folder`.
 
@@ -62,7 +72,7 @@ class Follower:
         to them. Otherwise they are not shown.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._write = folder, write
+        self._folder, self._write, self._apart = folder, write, apart
         self._places: dict[str, int] = {}  # The ranks that spares have taken, by log name.
         # msrun makes its logs as new files, which are told from the old ones by their inodes. The
         # old files are held open, so that no new log gets an inode number of theirs.
@@ -95,8 +105,8 @@ class Follower:
         except BlockingIOError:
             pass
         self.is_told = self._watch()  # Somebody may have removed the folder and made it anew.
-        for log in list(self._logs.values()):
-            self._show(log)
+        for name, log in list(self._logs.items()):
+            self._show(log, self._stream_of(name))
         with contextlib.suppress(FileNotFoundError):
             for path in sorted(self._folder.iterdir()):
                 with contextlib.suppress(FileNotFoundError):
@@ -109,37 +119,41 @@ class Follower:
         if former := self._logs.get(path.name):
             if former.of == _identity(path.stat()):
                 return
-            self._let_go(former)
+            self._let_go(former, self._stream_of(path.name))
         self._logs[path.name] = _Log(path, self._rank_of(path.name))
-        self._show(self._logs[path.name])
+        self._show(self._logs[path.name], self._stream_of(path.name))
 
     def _rank_of(self, name: str) -> int | None:
         is_workers = name.startswith("worker_")
-        return int(name[len("worker_") : -len(".log")]) if is_workers else self._places.get(name)
+        return int(name[len("worker_") :].split(".")[0]) if is_workers else self._places.get(name)
 
-    def _show(self, log: _Log) -> None:
+    def _stream_of(self, name: str) -> int:
+        return OUT if name.endswith(_APART) else ERR if self._apart else 0
+
+    def _show(self, log: _Log, stream: int) -> None:
         if log.rank is None or not log.ours:
             return
         for line in log.read():
             if promoted := _PROMOTED.search(line):
                 name = Path(os.fsdecode(promoted[1])).name
                 # If the spare's log was made after the folder was listed, the next show() finds it.
-                self._places[name] = log.rank
-                if name in self._logs:
-                    self._logs[name].rank = log.rank
-                    self._show(self._logs[name])
+                for each in (name, name.removesuffix(".log") + _APART):
+                    self._places[each] = log.rank
+                    if each in self._logs:
+                        self._logs[each].rank = log.rank
+                        self._show(self._logs[each], self._stream_of(each))
             else:
-                self._write(log.rank, line)
+                self._write(log.rank, line, stream)
 
     def close(self) -> None:
         """Write the rest and close the logs."""
         self.show()
-        for log in self._logs.values():
-            self._let_go(log)
+        for name, log in self._logs.items():
+            self._let_go(log, self._stream_of(name))
         os.close(self._inotify)
 
-    def _let_go(self, log: _Log) -> None:
-        self._show(log)
+    def _let_go(self, log: _Log, stream: int) -> None:
+        self._show(log, stream)
         if log.rank is not None and log.rest:
-            self._write(log.rank, log.rest + b"\n")
+            self._write(log.rank, log.rest + b"\n", stream)
         os.close(log.file)

@@ -14,6 +14,7 @@ import re
 import secrets
 import select
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,13 +25,15 @@ from typing import Final
 from holdfast._follow import Follower
 from holdfast._options import Run
 from holdfast._stacks import name_py_spy
+from holdfast._streams import ERR, OUT, prefix
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _PR_SET_PDEATHSIG: Final = 1
 _LOOK_EVERY_S: Final = 1.0
 # How a rank ended if it was by an exception: the exit code and the exception.
 _EXCEPTION: Final = re.compile(r"exited with code (\d+) \((.*)\)")
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_WORDS: Final = (signal.SIGUSR1, signal.SIGUSR2)  # Mostly for the processes.
 
 
 def free_port() -> int:
@@ -57,6 +60,7 @@ class Launch:
         self._how = ""  # How that rank ended.
         self._token = b""  # Begins the log line that reports such a rank.
         self._broken = False  # Nobody reads our output.
+        self._duplicated: set[Path] = set()
         self._signal = 0
         self._wake = socket.socketpair()
         for end in self._wake:
@@ -64,8 +68,23 @@ class Launch:
 
     def main(self) -> int:
         """Run the job; return its exit code."""
+        code = self._make_rounds()
+        if code:
+            self._leave_error()
+        return code
+
+    def _leave_error(self) -> None:
+        """Copy what torch's @record wrote of the first failure to where our own starter looks."""
+        ranks = range(self._run.first, self._run.first + self._run.count)
+        files = [self._folder() / f"error_{rank}.json" for rank in ranks]
+        written = [path for path in files if path.exists()]
+        if written and (wanted := os.environ.get("TORCHELASTIC_ERROR_FILE")):
+            with contextlib.suppress(OSError):
+                shutil.copyfile(min(written, key=lambda path: path.stat().st_mtime_ns), wanted)
+
+    def _make_rounds(self) -> int:
         signal.set_wakeup_fd(self._wake[1].fileno(), warn_on_full_buffer=False)
-        for number in self._signals():
+        for number in (*_ENDS, *_WORDS):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda *_: None)  # The loop reads the number from _wake.
         for remark in self._run.remarks:
@@ -105,10 +124,15 @@ class Launch:
                     "the place of a lost process only where something is kept (hf.State)"
                 )
 
-    def _signals(self) -> tuple[signal.Signals, ...]:
-        """Return the signals that end the job; SIGUSR1, if it makes a last snapshot then."""
+    def _ends_by(self, number: int) -> bool:
+        """Whether the signal ends the job. SIGUSR1 does, if it makes a last snapshot then."""
         makes = any(option.startswith("--snapshot=") for option in self._run.snapshots)
-        return (*_SIGNALS, signal.SIGUSR1) if makes else _SIGNALS
+        name = signal.Signals(number).name
+        return (
+            number in _ENDS
+            or name in self._run.ending_signals
+            or (makes and number == signal.SIGUSR1)
+        )
 
     # ---- One round ------------------------------------------------------------------------------
 
@@ -142,6 +166,7 @@ class Launch:
             *([f"--hang_timeout={run.hang_timeout}"] if run.hang_timeout else []),
             *([f"--server_num={run.servers}"] if run.servers else []),
             *(["--allow_inject"] if run.allow_inject else []),
+            *(f"--{name[3:].lower()}_ends" for name in run.ending_signals),
             *run.snapshots,
             str(_PACKAGE / "_shim.sh"),
             sys.executable,
@@ -166,7 +191,13 @@ class Launch:
             TORCHELASTIC_RUN_ID=run.run_id,
             TORCHELASTIC_MAX_RESTARTS=str(run.max_restarts),
             TORCHELASTIC_USE_AGENT_STORE="False",
+            _HOLDFAST_ERRORS=str(self._folder().absolute()),
         )
+        environment.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+        if run.shutdown_timeout is not None:
+            environment["HOLDFAST_SHUTDOWN_TIMEOUT"] = run.shutdown_timeout
+        if run.streams.apart:
+            environment["_HOLDFAST_APART"] = "goes on" if self._continues() else "begins"
         # As in torchrun: the processes share the cores.
         cores = len(os.sched_getaffinity(0))
         environment.setdefault("OMP_NUM_THREADS", "1" if run.count > 1 else str(cores))
@@ -180,7 +211,12 @@ class Launch:
     def _make_round(self) -> int:
         """Run msrun to its end; return its exit code."""
         self._lost = None
-        follower = Follower(self._folder(), self._write, goes_on=self._continues())
+        follower = Follower(
+            self._folder(),
+            self._write,
+            goes_on=self._continues(),
+            apart=self._run.streams.apart,
+        )
         launcher = os.getpid()
 
         def prepare() -> None:
@@ -218,9 +254,9 @@ class Launch:
                     ended = self._pass_on(agent.stdout.fileno())
                 if self._wake[0] in ready:
                     for number in self._wake[0].recv(64):
-                        if number in self._signals():
-                            self._signal = number
+                        if number in (*_ENDS, *_WORDS):
                             agent.send_signal(number)
+                            self._signal = number if self._ends_by(number) else self._signal
                 if self._lost is not None and not asked:
                     self._say_the_end()
                     agent.terminate()
@@ -247,23 +283,39 @@ class Launch:
             return True
         return False
 
-    def _write(self, rank: int, line: bytes) -> None:
+    def _write(self, rank: int, line: bytes, stream: int) -> None:
         """Show a line of a rank's log, or note that the rank was lost."""
+        run = self._run
         if line.startswith(self._token):
             self._lost = rank
             how = line[len(self._token) :].decode(errors="replace").strip()
             self._how = how or "was lost"
-        elif rank in self._run.shown and not self._broken and self._lost is None:
-            prefix = f"[{self._run.role}{rank}]:".encode() if self._run.world_size > 1 else b""
-            try:
-                _write_all(1, prefix + line)
-            except OSError as error:
-                self._broken = True
-                if not isinstance(error, BrokenPipeError):  # As with `| head`, which wants no more.
-                    say(
-                        f"what the ranks say can not be shown any more ({error.strerror}); it is "
-                        f"in the logs in {self._folder()}"
-                    )
+        elif self._lost is None and run.streams.is_shown(rank, stream):
+            before = prefix(run.role, rank, rank - run.first, alone=run.world_size == 1).encode()
+            if run.streams.is_filtered(rank, stream, line.decode(errors="replace")):
+                self._duplicate(stream, before + line)
+            self._show(before + line, stream)
+
+    def _show(self, line: bytes, stream: int) -> None:
+        if self._broken:
+            return
+        try:
+            _write_all(2 if stream == ERR else 1, line)
+        except OSError as error:
+            self._broken = True
+            if not isinstance(error, BrokenPipeError):  # As with `| head`, which wants no more.
+                say(
+                    f"what the ranks say can not be shown any more ({error.strerror}); it is "
+                    f"in the logs in {self._folder()}"
+                )
+
+    def _duplicate(self, stream: int, line: bytes) -> None:
+        """Write a line that a filter wants into the file for such lines, which begins anew."""
+        name = "filtered_stdout.log" if stream == OUT else "filtered_stderr.log"
+        path = self._folder() / name
+        with path.open("ab" if path in self._duplicated else "wb") as file:
+            file.write(line)
+        self._duplicated.add(path)
 
 
 def _write_all(stream: int, words: bytes) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from holdfast._nodes import USAGE_EXIT, Nodes, fail, nodes_of
+from holdfast._streams import Streams, streams_of
+from holdfast._torchrun import REFUSED, WITHOUT_EFFECT, devices, more_that_end, said_of
 
 __all__ = ["MOST_SERVERS", "USAGE_EXIT", "Run", "fail", "parse"]
 
@@ -18,20 +20,7 @@ __all__ = ["MOST_SERVERS", "USAGE_EXIT", "Run", "fail", "parse"]
 _MOST: Final = 10_000  # Processes of a job.
 MOST_SERVERS: Final = 1000
 _LONGEST_S: Final = 31_536_000
-
-# torchrun's options for its own agents, which `holdfast run` does not have.
-_WITHOUT_EFFECT: Final = (
-    "rdzv_backend",
-    "rdzv_conf",
-    "local_addr",
-    "monitor_interval",
-    "start_method",
-    "event_log_handler",
-    "logs_specs",
-    "numa_binding",
-    "signals_to_handle",
-    "shutdown_timeout",
-)
+_SHUTDOWN_S: Final = "30"  # As in torchrun.
 
 
 @dataclass(frozen=True)
@@ -57,7 +46,10 @@ class Run:
     role: str
     oversubscribe: bool
     continues: bool
-    shown: frozenset[int]  # The ranks whose output goes to the terminal.
+    first: int  # The first rank of this host.
+    streams: Streams
+    ending_signals: tuple[str, ...]  # SIGUSR1, SIGUSR2, or both.
+    shutdown_timeout: str | None  # None: what the settings say.
     remarks: tuple[str, ...]
 
     @property
@@ -81,24 +73,29 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="holdfast run",
-        allow_abbrev=False,
         description="Start a Python program in several processes, on this host or on several, and "
-        "replace those that fail. Both - and _ may be written within option names; as for "
-        "torchrun, PET_<OPTION> in the environment stands for an option with a value that is "
-        "not given.",
+        "replace those that fail. It has torchrun's options, as it spells and shortens them, and "
+        "some of its own. Both - and _ may be written within option names; PET_<OPTION> in the "
+        "environment stands for an option that is not given (of a flag: 1).",
     )
 
     def option(name: str, *short: str, **how: object) -> None:
         spelled = name.replace("_", "-")
         names = [f"--{spelled}"] if spelled == name else [f"--{spelled}", f"--{name}"]
+        value = os.environ.get(f"PET_{name.upper()}")
         if how.get("action") is None:
-            how["default"] = os.environ.get(f"PET_{name.upper()}", how.get("default"))
+            how["default"] = how.get("default") if value is None else value
+        elif value not in (None, "0", "1"):
+            fail(f"PET_{name.upper()} is '{value}'; allowed is 0 or 1")
+        else:
+            how["default"] = value == "1"
         parser.add_argument(*short, *names, dest=name, **how)  # type: ignore[arg-type]
 
     option(
         "nproc_per_node",
         default="1",
-        help="processes, or 'cpu' or 'auto': one per core; 4,2: of unequal hosts, each one's",
+        help="processes; 'cpu': one per core; 'gpu', 'xpu': one per device; 'auto': one per "
+        "device, or per core where there is none; 4,2: of unequal hosts, each one's",
     )
     option("nnodes", default="1", help="hosts; MIN:MAX: those beyond MIN are spare hosts")
     option(
@@ -114,7 +111,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     option("node_rank", help="of this host; 0 runs the scheduler. Of two hosts it may be left out")
     option("rdzv_endpoint", help="HOST[:PORT] of node 0, where all hosts meet; port 29400 if unset")
-    option("max_restarts", type=int, default=3, help="of one rank without a step in between")
+    option(
+        "max_restarts",
+        type=int,
+        default=3,
+        help="of one rank without a step in between; torchrun's counts all, and is 0 by default",
+    )
     option(
         "spares",
         default="0",
@@ -162,23 +164,52 @@ def _parser() -> argparse.ArgumentParser:
         help="begin with the newest snapshot of this folder; auto: of --snapshot, if it has any",
     )
     option("log_dir", default="holdfast-logs", help="gets worker_<rank>.log and scheduler.log")
-    option("redirects", "-r", help="3: output goes to --log-dir only")
     option(
-        "tee", "-t", help="3: output goes to --log-dir and to the terminal, which is the default"
+        "redirects",
+        "-r",
+        default="0",
+        help="1, 2, 3: standard output, standard error, both go to --log-dir only; 0:1,1:2: of "
+        "each local rank",
     )
-    option("local_ranks_filter", help="show only the output of these ranks: 0,2")
+    option(
+        "tee",
+        "-t",
+        default="0",
+        help="likewise: go to --log-dir and to the terminal, which is the default here",
+    )
+    option("local_ranks_filter", default="", help="show only the output of these ranks: 0,2")
+    for stream in ("stdout", "stderr"):
+        option(
+            f"duplicate_{stream}_filters",
+            default="",
+            help=f"of what --tee names, lines with one of these words go to filtered_{stream}.log "
+            "too: apple,orange",
+        )
+    option(
+        "signals_to_handle",
+        default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        help="with SIGUSR1 or SIGUSR2 in it, that signal ends the job, and the processes get it; "
+        "otherwise they get it, and the job goes on",
+    )
+    option(
+        "shutdown_timeout",
+        help=f"how many seconds processes have that were asked to end ({_SHUTDOWN_S}, if not "
+        "given; with --snapshot 5, and half of --grace at most)",
+    )
     option("role", default="default", help="a name for the processes, shown before their output")
     option("rdzv_id", default="none", help="what the program finds in TORCHELASTIC_RUN_ID")
     option("master_addr", help="what the program finds in MASTER_ADDR; of several hosts, node 0")
     option("master_port", type=int, default=0, help="what it finds in MASTER_PORT; 0: a free one")
     option("sched_port", type=int, default=0, help="the scheduler's, on one host; 0: a free one")
     option("standalone", action="store_true", help="taken for granted on one host")
-    option("run_path", action="store_true", help="taken for granted")
-    option("virtual_local_rank", action="store_true", help=argparse.SUPPRESS)
-    for name in _WITHOUT_EFFECT:
-        option(name, help=argparse.SUPPRESS)
-    parser.add_argument("-m", "--module", action="store_true", help="PROGRAM is a Python module")
+    option("module", "-m", action="store_true", help="PROGRAM is a Python module")
     option("no_python", action="store_true", help="PROGRAM is no Python program")
+    option("run_path", action="store_true", help="PROGRAM is a Python file, whatever else is said")
+    for name, why in WITHOUT_EFFECT.items():
+        option(name, help=f"without effect: {why}")
+    for name, why in REFUSED.items():
+        flag = {"action": "store_true"} if name == "virtual_local_rank" else {}
+        option(name, help=f"not offered: {why}", **flag)
     parser.add_argument("program", help="the program, then its arguments")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     return parser
@@ -186,13 +217,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _sizes(text: str, hosts: int) -> tuple[int, ...]:
     """Return how many processes each host with ranks has."""
-    if text in ("cpu", "auto"):
-        return (len(os.sched_getaffinity(0)),) * hosts
+    if text in ("cpu", "auto", "gpu", "xpu"):
+        return (devices(text),) * hosts
     numbers = text.split(",")
     if not all(number.isdecimal() and 1 <= int(number) <= _MOST for number in numbers):
         fail(
-            f"--nproc-per-node is '{text}'; allowed is a whole number from 1, 'cpu' or 'auto', or "
-            "a number for each host: 4,2"
+            f"--nproc-per-node is '{text}'; allowed is a whole number from 1, 'cpu', 'gpu', 'xpu' "
+            "or 'auto', or a number for each host: 4,2"
         )
     if len(numbers) not in (1, hosts):
         fail(
@@ -203,56 +234,46 @@ def _sizes(text: str, hosts: int) -> tuple[int, ...]:
     return sizes if len(sizes) == hosts else sizes * hosts
 
 
-def _seconds(name: str, text: str) -> float:
-    """Return the value of an option that is a time, of which 0 stands for no limit."""
+def _seconds(name: str, text: str, zero: str = "no limit") -> float:
+    """Return the value of an option that is a time, of which 0 stands for something special."""
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1
     if not 0 <= seconds <= _LONGEST_S:
         fail(
-            f"{name} is '{text}'; allowed is a number of seconds from 0, which is no limit, to "
+            f"{name} is '{text}'; allowed is a number of seconds from 0, which is {zero}, to "
             f"{_LONGEST_S}"
         )
     return seconds
 
 
-def _shown(options: argparse.Namespace, count: int, first: int) -> frozenset[int]:
-    """Return the ranks of this host that the terminal shows: some of `count` from `first` on."""
-    for name in ("redirects", "tee"):
-        value = getattr(options, name)
-        if value not in (None, "0", "3"):
-            fail(
-                f"--{name} is '{value}'; here both streams of a process go to one log: "
-                "3 for both, or leave it out"
-            )
-    ranks = frozenset(range(count))
-    if options.local_ranks_filter:
-        named = options.local_ranks_filter.split(",")
-        if not all(rank.strip().isdecimal() for rank in named):
-            fail(f"--local-ranks-filter is '{options.local_ranks_filter}'; allowed are ranks: 0,2")
-        ranks &= frozenset(int(rank) for rank in named)
-    if options.redirects == "3" and options.tee != "3":
-        return frozenset()
-    return frozenset(first + rank for rank in ranks)
-
-
 def _command(options: argparse.Namespace) -> list[str]:
-    if options.no_python:
+    python = os.environ.get("PYTHON_EXEC", sys.executable)  # As in torchrun.
+    if not options.run_path and options.no_python:
         return [options.program]
-    if options.module:
-        return [sys.executable, "-u", "-m", options.program]
+    if not options.run_path and options.module:
+        return [python, "-u", "-m", options.program]
     if not Path(options.program).is_file():
         fail(f"there is no program {options.program}")
-    return [sys.executable, "-u", options.program]
+    return [python, "-u", options.program]
+
+
+def _shutdown_timeout(options: argparse.Namespace) -> str | None:
+    """Return the seconds for processes that were asked to end; None: what the settings say."""
+    text = options.shutdown_timeout
+    if text is None and "HOLDFAST_SHUTDOWN_TIMEOUT" not in os.environ:
+        text = os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
+        if text is None and options.snapshot is None and "HOLDFAST_SNAPSHOT" not in os.environ:
+            text = _SHUTDOWN_S
+    return None if text is None else str(_seconds("--shutdown-timeout", text, "to end at once"))
 
 
 def parse(argv: Sequence[str]) -> Run:
     """Return the options on the command line, or end with a sentence that says what is wrong."""
     options = _parser().parse_args(argv)
-    if options.virtual_local_rank:
-        fail("--virtual-local-rank is not offered; programs find their rank in LOCAL_RANK")
-    if options.module and options.no_python:
+    remarks = said_of(options)
+    if options.module and options.no_python and not options.run_path:
         fail("-m and --no-python exclude each other")
     if options.max_restarts < 0:
         fail(f"--max-restarts is {options.max_restarts}; allowed is a whole number from 0")
@@ -263,7 +284,7 @@ def parse(argv: Sequence[str]) -> Run:
             f"--spares is '{options.spares}'; allowed is a whole number from 0, or 'all': one for "
             "each rank"
         )
-    nodes, remarks = nodes_of(options)
+    nodes, of_nodes = nodes_of(options)
     sizes = _sizes(str(options.nproc_per_node), nodes.count)
     total = sum(sizes)
     if total > _MOST:
@@ -274,15 +295,9 @@ def parse(argv: Sequence[str]) -> Run:
     # A spare host may get the ranks of any other.
     count = max(sizes) if nodes.is_spare else sizes[nodes.rank]
     here = (total, 0) if nodes.is_spare else (count, sum(sizes[: nodes.rank]))
-    shown = _shown(options, *here)
-    unused = [
-        f"--{n.replace('_', '-')}" for n in _WITHOUT_EFFECT if getattr(options, n) is not None
-    ]
+    streams = streams_of(options, *here)
     if not nodes.several and options.rdzv_endpoint is not None:
-        unused.insert(bool(unused) and unused[0] == "--rdzv-backend", "--rdzv-endpoint")
-    if unused:
-        where = "" if nodes.several else " on one host"
-        remarks.append(f"{', '.join(unused)}: without effect{where}")
+        remarks.append("--rdzv-endpoint: without effect on one host")
     return Run(
         count=count,
         sizes=sizes,
@@ -307,6 +322,9 @@ def parse(argv: Sequence[str]) -> Run:
         role=options.role,
         oversubscribe=options.oversubscribe,
         continues=getattr(options, "continue"),
-        shown=shown,
-        remarks=tuple(remarks),
+        first=here[1],
+        streams=streams,
+        ending_signals=more_that_end(options.signals_to_handle),
+        shutdown_timeout=_shutdown_timeout(options),
+        remarks=(*of_nodes, *remarks),
     )

@@ -43,8 +43,9 @@ def _is_log(stream: object) -> bool:
         return False
     with contextlib.suppress(OSError, ValueError):
         about = os.fstat(stream.fileno())
-        # As runtime/agent/children.cc sets it.
-        return os.environ.get("HOLDFAST_PYTHON_LOG") == f"{about.st_dev}:{about.st_ino}"
+        # As runtime/agent/children.cc and _shim.sh set them.
+        logs = [os.environ.get(name) for name in ("HOLDFAST_PYTHON_LOG", "_HOLDFAST_STDOUT_LOG")]
+        return f"{about.st_dev}:{about.st_ino}" in logs
     return False
 
 

@@ -31,6 +31,16 @@ if [ "$attempt" -gt 1 ] && [ -z "$HOLDFAST_SPARE_FD" ]; then
     exec sleep 60 # The launcher ends it.
   fi
 fi
+# Where -r or -t tell them apart, standard output gets a log of its own, which is this one's otherwise.
+if [ -n "$_HOLDFAST_APART" ]; then
+  log=$(readlink "/proc/$$/fd/1")
+  log=${log%.log}.stdout.log
+  [ "$_HOLDFAST_APART$attempt" != begins1 ] || rm -f "$log"
+  exec >>"$log"
+  _HOLDFAST_STDOUT_LOG=$(stat -L -c %d:%i "/proc/$$/fd/1") # For _output.py.
+  export _HOLDFAST_STDOUT_LOG
+fi
+unset TORCHELASTIC_ERROR_FILE # The launcher's own.
 if [ "$MS_ROLE" = MS_WORKER ] && [ -n "$MS_NODE_ID" ]; then # A spare for any place has none yet.
   export RANK="$MS_NODE_ID" ROLE_RANK="$MS_NODE_ID"
   LOCAL_RANK=$MS_NODE_ID # On the host where the rank began, of those with so many each.
@@ -40,7 +50,8 @@ if [ "$MS_ROLE" = MS_WORKER ] && [ -n "$MS_NODE_ID" ]; then # A spare for any pl
       LOCAL_RANK=$((LOCAL_RANK - size))
     done
   done
-  export LOCAL_RANK
+  export LOCAL_RANK TORCHELASTIC_ERROR_FILE="$_HOLDFAST_ERRORS/error_$RANK.json"
+  [ -n "$HOLDFAST_SPARE_FD$HOLDFAST_REHEARSE" ] || rm -f "$TORCHELASTIC_ERROR_FILE"
 fi
 export TORCHELASTIC_RESTART_COUNT=$((restarts + attempt - 1))
 export _HOLDFAST_RESTART_TOKEN="$token" # For torch/_register.py.

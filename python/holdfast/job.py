@@ -193,3 +193,5 @@ def publish(place: Place, local_rank: int) -> None:
         "MASTER_ADDR": os.environ.get("MS_SCHED_HOST", "127.0.0.1"),
     }.items():
         os.environ.setdefault(name, value)
+    if folder := os.environ.get("_HOLDFAST_ERRORS"):  # As in _shim.sh.
+        os.environ.setdefault("TORCHELASTIC_ERROR_FILE", f"{folder}/error_{rank}.json")

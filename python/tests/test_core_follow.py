@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from holdfast._follow import Follower
+from holdfast._streams import ERR, OUT
 
 PROMOTED = "msrun: a spare has taken this place; its output goes on in"
 
@@ -17,7 +18,7 @@ def append(path: Path, text: str) -> None:
 
 def test_core_a_spare_whose_log_is_found_after_its_promotion_is_shown(tmp_path: Path) -> None:
     shown: list[tuple[int, bytes]] = []
-    follower = Follower(tmp_path, lambda rank, line: shown.append((rank, line)))
+    follower = Follower(tmp_path, lambda rank, line, _: shown.append((rank, line)))
     spare = tmp_path / "spare_0.log"
     append(tmp_path / "worker_1.log", f"first\n{PROMOTED} {spare}\n")
     follower.show()
@@ -29,7 +30,7 @@ def test_core_a_spare_whose_log_is_found_after_its_promotion_is_shown(tmp_path: 
 
 def test_core_a_spare_of_another_host_than_the_first_is_shown(tmp_path: Path) -> None:
     shown: list[tuple[int, bytes]] = []
-    follower = Follower(tmp_path, lambda rank, line: shown.append((rank, line)))
+    follower = Follower(tmp_path, lambda rank, line, _: shown.append((rank, line)))
     append(tmp_path / "worker_5.log", f"{PROMOTED} {tmp_path / 'spare_1_0.log'}\n")
     append(tmp_path / "spare_1_0.log", "second\n")
     follower.show()
@@ -42,7 +43,7 @@ def test_core_of_a_job_that_is_continued_only_what_is_new_is_shown(tmp_path: Pat
     worker, spare = tmp_path / "worker_1.log", tmp_path / "spare_0.log"
     append(worker, f"old\n{PROMOTED} {spare}\n")
     append(spare, "old\n")
-    follower = Follower(tmp_path, lambda rank, line: shown.append((rank, line)), goes_on=True)
+    follower = Follower(tmp_path, lambda rank, line, _: shown.append((rank, line)), goes_on=True)
     append(worker, "new\n")
     append(spare, "of a spare\n")
     follower.show()
@@ -54,7 +55,7 @@ def test_core_of_a_job_that_is_continued_only_what_is_new_is_shown(tmp_path: Pat
 
 def test_core_a_spare_without_a_place_is_not_shown(tmp_path: Path) -> None:
     shown: list[tuple[int, bytes]] = []
-    follower = Follower(tmp_path, lambda rank, line: shown.append((rank, line)))
+    follower = Follower(tmp_path, lambda rank, line, _: shown.append((rank, line)))
     spare = tmp_path / "spare_0.log"
     append(spare, "loaded\n")
     follower.show()
@@ -67,7 +68,7 @@ def test_core_a_spare_without_a_place_is_not_shown(tmp_path: Path) -> None:
 def test_core_a_folder_that_goes_away_and_comes_back_is_followed_on(tmp_path: Path) -> None:
     shown: list[tuple[int, bytes]] = []
     folder = tmp_path / "log"
-    follower = Follower(folder, lambda rank, line: shown.append((rank, line)))
+    follower = Follower(folder, lambda rank, line, _: shown.append((rank, line)))
     append(folder / "worker_0.log", "first\nhalf")
     follower.show()
     assert follower.is_told
@@ -86,7 +87,7 @@ def test_core_a_log_that_was_there_before_is_neither_shown_nor_removed(tmp_path:
     shown: list[tuple[int, bytes]] = []
     for name in ("worker_0.log", "spare_0.log"):
         append(tmp_path / name, "of another job\n")
-    follower = Follower(tmp_path, lambda rank, line: shown.append((rank, line)))
+    follower = Follower(tmp_path, lambda rank, line, _: shown.append((rank, line)))
     append(tmp_path / "worker_0.log", "of another job, too\n")
     follower.show()
     (tmp_path / "worker_0.log").unlink()
@@ -97,3 +98,22 @@ def test_core_a_log_that_was_there_before_is_neither_shown_nor_removed(tmp_path:
     append(tmp_path / "spare_0.log", "promoted\n")
     follower.close()
     assert shown == [(0, b"ours\n"), (0, b"promoted\n")]
+
+
+def test_core_streams_that_are_kept_apart_are_told_apart_also_of_a_spare(tmp_path: Path) -> None:
+    shown: set[tuple[int, bytes, int]] = set()
+    follower = Follower(
+        tmp_path, lambda rank, line, stream: shown.add((rank, line, stream)), apart=True
+    )
+    append(tmp_path / "spare_0.stdout.log", "out of the spare\n")
+    append(tmp_path / "worker_1.stdout.log", "out\n")
+    append(tmp_path / "worker_1.log", f"err\n{PROMOTED} {tmp_path / 'spare_0.log'}\n")
+    append(tmp_path / "spare_0.log", "err of the spare\n")
+    follower.show()
+    follower.close()
+    assert shown == {
+        (1, b"out\n", OUT),
+        (1, b"err\n", ERR),
+        (1, b"out of the spare\n", OUT),
+        (1, b"err of the spare\n", ERR),
+    }

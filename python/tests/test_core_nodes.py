@@ -56,7 +56,7 @@ def test_core_where_the_hosts_meet(
     assert where(run) == (3, 1, address, port)
     assert (run.master_addr, run.master_port) == master
     assert (run.count, run.world_size, run.sched_port) == (4, 12, port)
-    assert run.shown == {4, 5, 6, 7}
+    assert set(run.streams.shown) == {4, 5, 6, 7}
 
 
 def test_core_hosts_may_be_unequal() -> None:
@@ -64,12 +64,12 @@ def test_core_hosts_may_be_unequal() -> None:
     runs = [parsed(*options, f"--node-rank={rank}") for rank in range(4)]
     assert [run.count for run in runs] == [4, 2, 1, 4]
     assert {run.world_size for run in runs} == {7}
-    assert [run.shown for run in runs] == [{0, 1, 2, 3}, {4, 5}, {6}, set(range(7))]
+    assert [set(run.streams.shown) for run in runs] == [{0, 1, 2, 3}, {4, 5}, {6}, set(range(7))]
 
 
 def test_core_a_local_rank_is_shown_by_its_filter() -> None:
     options = ("--nnodes=2", "--node-rank=1", "--nproc-per-node=2", "--local-ranks-filter=1")
-    assert parsed(*options, MEET).shown == {3}
+    assert set(parsed(*options, MEET).streams.shown) == {3}
 
 
 def test_core_variables_stand_for_options_as_in_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_core_of_two_hosts_the_one_that_has_not_the_address_is_the_second() -> N
     assert run.nodes.rank == 1
     assert run.remarks == (
         f"this host is node 1 of 2: it does not have the address {OTHER}",
-        "--rdzv-backend: without effect",
+        "--rdzv-backend: without effect, since the job's own scheduler is where its processes meet",
     )
 
 
@@ -100,7 +100,7 @@ def test_core_hosts_beyond_the_least_number_are_spare_hosts() -> None:
     spare = parsed("--nnodes=2:3", "--node-rank=2", "--nproc-per-node=2", MEET)
     assert (held.nodes.is_spare, spare.nodes.is_spare) == (False, True)
     assert held.world_size == spare.world_size == 4
-    assert (held.shown, spare.shown) == ({2, 3}, {0, 1, 2, 3})
+    assert (set(held.streams.shown), set(spare.streams.shown)) == ({2, 3}, {0, 1, 2, 3})
     alone = parsed("--nnodes=1:2", "--node-rank=0", MEET)
     assert (alone.nodes.several, alone.world_size) == (True, 1)
 

@@ -112,7 +112,8 @@ def test_core_a_program_finds_the_variables_that_torchrun_sets(tmp_path: Path) -
     assert sorted(line.partition(":")[2] for line in out.splitlines()) == [
         f"{rank} {rank} {rank} 2 2 2 0 1 default x1 0 3 127.0.0.1 1" for rank in (0, 1)
     ]
-    assert "--rdzv-backend, --rdzv-endpoint: without effect on one host" in err
+    assert "--rdzv-backend: without effect, since the job's own scheduler is where" in err
+    assert "--rdzv-endpoint: without effect on one host" in err
 
 
 def test_core_a_module_and_a_program_that_is_not_python(tmp_path: Path) -> None:

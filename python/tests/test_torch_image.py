@@ -360,3 +360,29 @@ def test_torch_what_all_ranks_have_alike_may_come_from_any_of_them() -> None:
     # Each step passes only this to the holder: no common part, no unused room.
     passed = sum(min(size, max(0, offset + size - own)) for offset, size in images[1].used)
     assert passed < 10_000 < images[1].bytes
+
+
+def test_torch_a_fused_optimizer_is_measured_without_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+
+    from holdfast.torch import _optimizers
+
+    seen = []
+    measure = _optimizers._state_after_a_step
+
+    def watched(optimizer: torch.optim.Optimizer, whole: object, device: str) -> object:
+        seen.append(device)
+        return measure(optimizer, whole, device)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(_optimizers, "_state_after_a_step", watched)
+    parameter = torch.nn.Parameter(torch.zeros(64))
+    optimizer = torch.optim.AdamW([parameter], fused=True)
+    _, room, tensors = _optimizers.room_of_state(optimizer, {}, ())
+    assert seen == ["meta"]
+    parameter.grad = torch.ones(64)
+    optimizer.step()
+    made = optimizer.state[parameter].values()
+    assert len(made) == tensors
+    assert room >= sum(one.numel() * one.element_size() for one in made)

@@ -587,29 +587,3 @@ with state.step():
     optimizer.step()
     refused("AdamW updates", torch.optim.AdamW(model.parameters()).step)
 """)
-
-
-def test_torch_a_fused_optimizer_is_measured_without_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import torch
-
-    from holdfast.torch import _optimizers
-
-    seen = []
-    measure = _optimizers._state_after_a_step
-
-    def watched(optimizer: torch.optim.Optimizer, whole: object, device: str) -> object:
-        seen.append(device)
-        return measure(optimizer, whole, device)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(_optimizers, "_state_after_a_step", watched)
-    parameter = torch.nn.Parameter(torch.zeros(64))
-    optimizer = torch.optim.AdamW([parameter], fused=True)
-    _, room, tensors = _optimizers.room_of_state(optimizer, {}, ())
-    assert seen == ["meta"]
-    parameter.grad = torch.ones(64)
-    optimizer.step()
-    made = optimizer.state[parameter].values()
-    assert len(made) == tensors
-    assert room >= sum(one.numel() * one.element_size() for one in made)

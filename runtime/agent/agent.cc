@@ -42,6 +42,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
+constexpr Duration kGrace = 5s;  // For processes that end by themselves.
 // Between heartbeats, unless the scheduler is at a loopback address.
 constexpr Duration kBeat = 100ms;
 
@@ -58,9 +59,12 @@ class Agent {
   void carry_out(const agent::Spawn& action);
   void carry_out(const agent::Promote& action);
   void carry_out(const agent::Send& action) { link_.send(action.message); }
-  void carry_out(const agent::Kill& action) { children_.kill(action.process, action.gently); }
+  void carry_out(const agent::Kill& action) {
+    children_.kill(action.process, action.gently ? gentle_ : SIGKILL);
+  }
   void carry_out(const agent::WantGrace&) {
-    loop_.after(grace_of(launch_.settings), [this] { step(agent::GraceOver{}); });
+    const bool asked = machine_.state() == agent::State::kEnding;
+    loop_.after(asked ? grace_of(launch_.settings) : kGrace, [this] { step(agent::GraceOver{}); });
   }
   void carry_out(const agent::WantPause& action);
   void carry_out(const agent::LeaveAddresses& action) {
@@ -81,6 +85,7 @@ class Agent {
   void carry_out(const agent::EndHost& action);
   void carry_out(const agent::Exit& action);
   void show_end() const;
+  void signalled(int signal);
   void look();
   void beat();
   void received(wire::Message message);
@@ -106,6 +111,7 @@ class Agent {
   Instant looked_ = io::Loop::now();
   std::deque<agent::Event> events_;
   bool stepping_ = false;
+  int gentle_ = SIGTERM;  // What asks a process to end.
   agent::Exit exit_;
 };
 
@@ -233,13 +239,11 @@ Agent::Agent(const AgentOptions& options, const Launch& launch, std::function<vo
 }
 
 int Agent::run() {
-  std::vector<int> signals = {SIGINT, SIGTERM, SIGQUIT};
+  std::vector<int> signals = {SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2};
   struct sigaction hang_up {};
   ::sigaction(SIGHUP, nullptr, &hang_up);
   if (hang_up.sa_handler != SIG_IGN) signals.push_back(SIGHUP);  // nohup means to stay.
-  // What the scheduler of a cluster sends some time before the end.
-  if (!launch_.settings.snapshot.empty()) signals.push_back(SIGUSR1);
-  loop_.on_signals(signals, [this](int signal) { step(agent::Interrupted{signal}); });
+  loop_.on_signals(signals, [this](int signal) { signalled(signal); });
   loop_.post([this] {
     step(agent::Started{});
     if (machine_.state() == agent::State::kRunning) on_started_();
@@ -263,6 +267,21 @@ std::vector<Rank> Agent::ranks() const {
     if (is_rank) all.push_back(rank);
   }
   return all;
+}
+
+// The scheduler of a cluster sends SIGUSR1 or SIGUSR2 some time before the end: to the workers,
+// unless the job makes a snapshot then, or is told to end by it.
+void Agent::signalled(int signal) {
+  const bool ends =
+      (signal == SIGUSR1 && options_.usr1_ends) || (signal == SIGUSR2 && options_.usr2_ends);
+  if (ends) gentle_ = signal;
+  const bool saves = signal == SIGUSR1 && !launch_.settings.snapshot.empty();
+  const bool is_word = signal == SIGUSR1 || signal == SIGUSR2;
+  if (ends || saves || !is_word) return step(agent::Interrupted{signal});
+  for (const agent::Place& place : machine_.places()) {
+    const bool trains = place.role == agent::Role::kWorker && place.process != 0;
+    if (trains) children_.tell(place.process, signal);
+  }
 }
 
 void Agent::step(agent::Event event) {
@@ -382,27 +401,6 @@ void Agent::received(wire::Message message) {
 // The error message if the system has no descriptor or thread left for this process.
 std::string without(const std::system_error& error) {
   return os::no_task("can not run this job", error.code().value()).what;
-}
-
-void forget_reports(const Launch& launch) {
-  for (const char* name : {kReports, kLastStatus}) {
-    ::unlink(cat(launch.log_directory, '/', name).c_str());
-  }
-}
-
-// Copies what the scheduler has left to the log folder, where it outlives the job's folder.
-void keep_reports(const Launch& launch, Terminal& terminal) {
-  for (const char* name : {kReports, kLastStatus}) {
-    const std::string kept = cat(launch.log_directory, '/', name);
-    // An agent that stood by may share the log folder with the agent whose scheduler served, so it
-    // keeps what is there.
-    if (launch.runs_scheduler) ::unlink(kept.c_str());
-    const std::string left = read_left(launch.job_directory, name);
-    if (left.empty()) continue;
-    if (const auto written = os::write_file_atomically(kept, left, 0644); !written) {
-      terminal.say(written.error().what);
-    }
-  }
 }
 
 // Records this agent in the job's folder, and only then puts other files there (job_files.h).

@@ -40,6 +40,8 @@ struct AgentOptions {
   bool several = false;
   bool bound_spares = false;  // One spare for each place; `spares` is ignored.
   bool continues = false;     // Resumes a job whose agent died on this host (--continue).
+  bool usr1_ends = false;     // SIGUSR1 ends the job as SIGTERM does, but workers get SIGUSR1.
+  bool usr2_ends = false;     // Likewise. Without it, the workers get the signal, and go on.
   bool as_torchrun = false;   // Messages name the options as torchrun spells them.
 };
 

@@ -294,7 +294,15 @@ void Children::signal_all(int signal) {
   }
 }
 
-void Children::kill(agent::Process process, bool gently) {
+void Children::tell(agent::Process process, int signal) {
+  const auto found = running_.find(process);
+  if (found == running_.end()) return;
+  const pid_t group = found->second.child.pid;
+  const pid_t trainer = trainer_of(found->second.lifeline, group);
+  ::kill(trainer != 0 ? trainer : group, signal);
+}
+
+void Children::kill(agent::Process process, int signal) {
   const auto found = running_.find(process);
   if (found == running_.end()) return;
   Running& running = found->second;
@@ -302,7 +310,7 @@ void Children::kill(agent::Process process, bool gently) {
   const bool rehearses = !running.rehearses.empty();
   const bool may_be_idle = running.idle || (rehearses && idle_spares_);
   if (may_be_idle) os::make_group_ordinary(running.child.pid);
-  (void)os::signal_group(running.child.pid, gently ? SIGTERM : SIGKILL);
+  (void)os::signal_group(running.child.pid, signal);
   // A rehearsal mostly has to end for a recovery. So it gives way at first, but after kDeadGiveWay
   // no more, because the recovery needs its memory, too.
   if (!rehearses || !may_be_idle) return;

@@ -60,9 +60,11 @@ class Children {
   Status spawn(const agent::Spawn& what);
   // Gives a waiting spare its place. If the spare is gone by now, on_died tells.
   void promote(const agent::Promote& what);
-  // Signals the whole process group: SIGTERM if `gently`, else SIGKILL.
-  void kill(agent::Process process, bool gently);
-  void signal_all(int signal);  // Likewise, to all.
+  // Signals the whole process group, which is to end.
+  void kill(agent::Process process, int signal);
+  // Signals the process alone, which may go on: the trainer, if a wrapper has started it.
+  void tell(agent::Process process, int signal);
+  void signal_all(int signal);  // The groups of all.
 
   // The newest log of a place ("scheduler", or a node id); empty if there is none.
   [[nodiscard]] std::string log_of(const std::string& node_id) const;

@@ -1,6 +1,7 @@
 #include "runtime/agent/launch.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -392,6 +393,26 @@ Result<Launch> prepare(const AgentOptions& options, Words argv) {
             launch.job_directory, ": slower, where that is a disk"));
   }
   return launch;
+}
+
+void forget_reports(const Launch& launch) {
+  for (const char* name : {kReports, kLastStatus}) {
+    ::unlink(cat(launch.log_directory, '/', name).c_str());
+  }
+}
+
+void keep_reports(const Launch& launch, Terminal& terminal) {
+  for (const char* name : {kReports, kLastStatus}) {
+    const std::string kept = cat(launch.log_directory, '/', name);
+    // An agent that stood by may share the log folder with the agent whose scheduler served, so it
+    // keeps what is there.
+    if (launch.runs_scheduler) ::unlink(kept.c_str());
+    const std::string left = read_left(launch.job_directory, name);
+    if (left.empty()) continue;
+    if (const auto written = os::write_file_atomically(kept, left, 0644); !written) {
+      terminal.say(written.error().what);
+    }
+  }
 }
 
 }  // namespace holdfast::runtime

@@ -32,4 +32,9 @@ Result<Launch> prepare(const AgentOptions& options, Words argv);
 // of its own, of which the last is drawn anew for each start.
 std::string program_of(const AgentOptions& options);
 
+// Removes what the scheduler of a former job has left in the log folder.
+void forget_reports(const Launch& launch);
+// Copies what the scheduler has left to the log folder, where it outlives the job's folder.
+void keep_reports(const Launch& launch, Terminal& terminal);
+
 }  // namespace holdfast::runtime

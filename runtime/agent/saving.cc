@@ -16,14 +16,9 @@ namespace holdfast::runtime {
 
 using namespace std::chrono_literals;
 
-namespace {
-
-constexpr Duration kGrace = 5s;  // For processes that are to end; the rest is for a snapshot.
-
-}  // namespace
-
 Duration grace_of(const config::Settings& settings) {
-  return settings.snapshot.empty() ? kGrace : std::min<Duration>(kGrace, settings.grace / 2);
+  const Duration time = settings.shutdown_timeout;
+  return settings.snapshot.empty() ? time : std::min<Duration>(time, settings.grace / 2);
 }
 
 Duration time_to_save(const config::Settings& settings) {

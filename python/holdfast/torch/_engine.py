@@ -21,6 +21,7 @@ from holdfast._seat import Phase, Seat
 from holdfast._tables import load_tables
 from holdfast.torch._buckets import Buckets
 from holdfast.torch._early import Early
+from holdfast.torch._launched import refuse_other_launchers
 from holdfast.torch._optimizers import local
 from holdfast.torch._work import Runner
 
@@ -41,11 +42,7 @@ class Engine:
 
     def __init__(self, managed: bool) -> None:
         """Start the worker. `managed`: a State will come."""
-        if not os.environ.get("MS_ROLE") and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise UserError(
-                "this process was told to be one of several (WORLD_SIZE) by another launcher; "
-                "start the program with `holdfast run --nproc-per-node N program.py`"
-            )
+        refuse_other_launchers()
         self.seat: Final = Seat()
         self.phase = Phase.EARLY if managed else Phase.PLAIN
         self.session: _core.Session | None = None
