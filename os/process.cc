@@ -74,7 +74,11 @@ Look look_at(pid_t pid) {
 
 }  // namespace
 
-// glibc 2.36 declares pidfd_open() without extern "C".
+// The kernel is asked: glibc has these two since 2.30 and 2.36, and a wheel may meet an older one.
+pid_t this_thread() {
+  return static_cast<pid_t>(::syscall(SYS_gettid));
+}
+
 Fd open_process(pid_t pid) {
   return Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }

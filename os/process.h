@@ -13,6 +13,9 @@
 
 namespace holdfast::os {
 
+// The number of the thread that calls this.
+pid_t this_thread();
+
 // A descriptor of the process, which never means another process that gets its number later. Empty
 // if there is no such process or no descriptor.
 Fd open_process(pid_t pid);

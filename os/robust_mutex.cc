@@ -1,6 +1,7 @@
 #include "os/robust_mutex.h"
 
 #include <cerrno>
+#include <cstdint>
 #include <ctime>
 
 #include "base/assert.h"
@@ -9,8 +10,25 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
+// glibc has it since 2.30, and a wheel may meet an older one.
+extern "C" int pthread_mutex_clocklock(pthread_mutex_t* mutex, clockid_t clock,
+                                       const timespec* until) noexcept __attribute__((weak));
+
 namespace holdfast::os {
 namespace {
+
+// Without that, by the clock of the day, which somebody may set.
+int lock_until_after(pthread_mutex_t& mutex, Duration at_most) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  const clockid_t clock = pthread_mutex_clocklock != nullptr ? CLOCK_MONOTONIC : CLOCK_REALTIME;
+  timespec until{};
+  clock_gettime(clock, &until);
+  const std::int64_t nanoseconds = until.tv_nsec + at_most.count();
+  until.tv_sec += nanoseconds / kSecond;
+  until.tv_nsec = nanoseconds % kSecond;
+  return clock == CLOCK_MONOTONIC ? pthread_mutex_clocklock(&mutex, clock, &until)
+                                  : pthread_mutex_timedlock(&mutex, &until);
+}
 
 // GCC 12's ThreadSanitizer sees pthread_mutex_unlock but not pthread_mutex_clocklock.
 void tell_sanitizer(pthread_mutex_t& mutex) {
@@ -35,13 +53,7 @@ void init_robust(pthread_mutex_t& mutex) {
 }
 
 Locked lock_robust(pthread_mutex_t& mutex, Duration at_most) {
-  constexpr std::int64_t kSecond = 1'000'000'000;
-  timespec until{};
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  const std::int64_t nanoseconds = until.tv_nsec + at_most.count();
-  until.tv_sec += nanoseconds / kSecond;
-  until.tv_nsec = nanoseconds % kSecond;
-  const int result = pthread_mutex_clocklock(&mutex, CLOCK_MONOTONIC, &until);
+  const int result = lock_until_after(mutex, at_most);
   if (result == ETIMEDOUT || result == EDEADLK) return Locked::kNot;
   if (result != 0 && result != EOWNERDEAD) return Locked::kUnusable;
   tell_sanitizer(mutex);

@@ -63,7 +63,7 @@ void take_short_slice_of_all(pid_t process) {
 
 void take_usual_slice_of_others(pid_t but) {
   for (const pid_t thread : numbers_in("/proc/self/task")) {
-    if (thread != ::gettid() && thread != but) take_usual_slice(thread);
+    if (thread != this_thread() && thread != but) take_usual_slice(thread);
   }
 }
 

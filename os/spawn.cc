@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,6 +26,12 @@
 
 namespace holdfast::os {
 namespace {
+
+// By number. glibc tells them since 2.32, and a wheel may meet an older one.
+constexpr std::array kSignals{"0",      "HUP",  "INT",    "QUIT", "ILL",   "TRAP", "ABRT", "BUS",
+                              "FPE",    "KILL", "USR1",   "SEGV", "USR2",  "PIPE", "ALRM", "TERM",
+                              "STKFLT", "CHLD", "CONT",   "STOP", "TSTP",  "TTIN", "TTOU", "URG",
+                              "XCPU",   "XFSZ", "VTALRM", "PROF", "WINCH", "POLL", "PWR",  "SYS"};
 
 enum class Stage : int { kDescriptors, kPriority, kProgram };
 
@@ -72,7 +79,7 @@ void default_signals() {
 // Gives the child its descriptors. Exec closes all others.
 bool place_descriptors(const Plan& plan) {
   // For descriptors that we were given ourselves: our own are CLOEXEC. Old kernels lack this call.
-  (void)::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
+  (void)::syscall(SYS_close_range, 3, ~0U, CLOSE_RANGE_CLOEXEC);
   if (::dup2(plan.null, STDIN_FILENO) < 0) return false;
   if (plan.output >= 0) {
     if (::dup2(plan.output, STDOUT_FILENO) < 0 || ::dup2(plan.output, STDERR_FILENO) < 0)
@@ -228,13 +235,13 @@ Result<Child> spawn(const SpawnOptions& options) {
 
 std::string describe(const Exit& exit) {
   if (exit.signal == 0) return cat("exited with code ", exit.code);
-  const char* name = ::sigabbrev_np(exit.signal);
-  if (name == nullptr) return cat("was killed by signal ", exit.signal);
+  const auto number = static_cast<std::size_t>(exit.signal);
+  if (number >= kSignals.size()) return cat("was killed by signal ", exit.signal);
   // A process that meets such a limit ends without a word.
   const char* why = exit.signal == SIGXFSZ   ? ": a file grew beyond the limit of `ulimit -f`"
                     : exit.signal == SIGXCPU ? ": its processor time met the limit of `ulimit -t`"
                                              : "";
-  return cat("was killed by signal ", exit.signal, " (SIG", name, why, ")");
+  return cat("was killed by signal ", exit.signal, " (SIG", kSignals[number], why, ")");
 }
 
 std::optional<Exit> ended(int pidfd) {
@@ -244,7 +251,7 @@ std::optional<Exit> ended(int pidfd) {
 void reap_later(Fd pidfd) {
   try {
     std::thread([child = std::move(pidfd)] {
-      (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLeastPriority);
+      (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(this_thread()), kLeastPriority);
       (void)end_of(child.get(), 0);
     }).detach();
   } catch (const std::system_error&) {  // The system has no thread left: its end will reap it.

@@ -112,7 +112,7 @@ class Source {
     if (!type.is_string() || !are_numbers(shape) || !are_numbers(range) || range.size() != 2) {
       return wrong("is not described as in a safetensors file");
     }
-    if (std::find(types.begin(), types.end(), type) == types.end()) {
+    if (std::find(types.begin(), types.end(), type.get_ref<const std::string&>()) == types.end()) {
       return wrong(cat("is of type ", printable(type.get<std::string>()), ", and table ",
                        spec_.name, " takes ", types.front(),
                        types.size() > 1 ? " or " + types.back() : ""));

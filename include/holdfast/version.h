@@ -1,4 +1,4 @@
-// The release of Holdfast that a program is compiled with.
+// The release of Holdfast that a program is compiled with. CMake and the wheel read it here.
 #pragma once
 
 #define HOLDFAST_VERSION_MAJOR 0

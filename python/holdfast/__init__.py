@@ -18,6 +18,8 @@ A trainer written from scratch needs init() and a Session. PyTorch programs use 
                 state = bytes(session.private(session.version))
 """
 
+from typing import TYPE_CHECKING
+
 from holdfast._abi import NO_VERSION, DType, Op, Optimizer, Status
 from holdfast._core import Place, Position, Session, Step, Worker
 from holdfast._errors import Error, LeftError, MarkedError, PeerError, UserError, WorldError
@@ -26,7 +28,7 @@ from holdfast._hosts import Host
 from holdfast._secure import set_ps_context
 from holdfast.job import Job, init
 
-__version__ = "0.1.0"
+__version__: str
 __all__ = [
     "NO_VERSION",
     "DType",
@@ -52,3 +54,12 @@ __all__ = [
     "init",
     "set_ps_context",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> str:
+        if name != "__version__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib.metadata import version
+
+        return version("holdfast")

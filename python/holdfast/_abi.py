@@ -270,8 +270,9 @@ def _load() -> c.CDLL:
         loaded = c.CDLL(str(path))  # CDLL, not PyDLL: the GIL is released during every call.
     except OSError as error:
         raise ImportError(
-            f"{path} can not be loaded ({error}); besides libc it needs SQLite (Debian's package "
-            "libsqlite3-0) and a machine of the kind that it was built on: `pip install .` there"
+            f"{path} can not be loaded ({error}); it needs a machine of the kind that it was built "
+            "on, and unless it is of `tools/wheel`, SQLite (Debian's package libsqlite3-0): "
+            "`pip install .` there"
         ) from error
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(loaded, name)

@@ -1,8 +1,12 @@
-"""The wheel, in a virtual environment that has nothing else: no framework, not even pip."""
+"""The wheel, in a virtual environment that has nothing else: no framework, not even pip.
+
+HOLDFAST_TEST_WHEEL names one that tools/wheel has made; else one is built as by `pip install .`.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +18,7 @@ import pytest
 from holdfast._launch import free_port
 
 ROOT = Path(__file__).parents[2]
+MADE = os.environ.get("HOLDFAST_TEST_WHEEL")
 TRAINER = Path(__file__).with_name("trainer_core.py")
 
 
@@ -37,6 +42,8 @@ def run(*words: str, folder: Path, code: int = 0, **more: str) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel as `pip install .` does, but with this Python's scikit-build-core."""
+    if MADE:
+        return Path(MADE).resolve()
     folder = tmp_path_factory.mktemp("wheel")
     run(
         *(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"),
@@ -70,6 +77,24 @@ def test_core_the_wheel_holds_what_it_needs_and_nothing_of_the_tests(wheel: Path
     assert "mindio_ttp/py.typed" in names
     assert not any("test" in name for name in names), names
     assert wheel.name.endswith(".whl") and "-py3-none-" in wheel.name
+
+
+@pytest.mark.skipif(not MADE, reason="of a wheel of tools/wheel")
+def test_core_a_wheel_for_all_needs_libc_alone_and_shows_its_c_interface(bare: Path) -> None:
+    (package,) = bare.parent.glob("lib/python*/site-packages/holdfast")
+    own = re.compile(r"lib(holdfast|c|m|dl|pthread|rt)\.so(\.\d)?|ld-linux-.*")
+    for path in (*package.glob("lib/*.so"), *package.glob("bin/*")):
+        said = run("readelf", "-dW", "--dyn-syms", str(path), folder=package)
+        assert all(own.fullmatch(name) for name in re.findall(r"\(NEEDED\).*\[(.*)\]", said)), said
+        assert all(int(minor) <= 28 for minor in re.findall(r"@GLIBC_2\.(\d+)", said)), path
+        shown = re.findall(r" (?:GLOBAL|WEAK) +DEFAULT +\d+ (\S+)", said)
+        assert all(name.startswith(("hf_", "hfg_")) for name in shown), (path, shown)
+
+
+@pytest.mark.skipif(not MADE, reason="of a wheel of tools/wheel")
+def test_core_a_wheel_for_all_says_that_it_serves_no_page(bare: Path, tmp_path: Path) -> None:
+    said = run(str(bare / "holdfast"), "serve", folder=tmp_path, code=2)
+    assert "`serve` is not in this wheel" in said
 
 
 def test_core_the_wheel_needs_no_framework(bare: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "os/errors.h"
+#include "os/process.h"
 #include "os/slice.h"
 #include "runtime/jobs/given_paths.h"
 
@@ -37,7 +38,7 @@ Result<std::unique_ptr<LifelineHolder>> LifelineHolder::start(const config::Sett
 
 // Runs in the thread. `settings` live until the phase is kHolding, and no longer.
 void LifelineHolder::hold(const config::Settings& settings) {
-  thread_id_ = ::gettid();
+  thread_id_ = os::this_thread();
   take_short_slice();
   const auto lifeline = hold_lifeline(settings);
   if (!lifeline) held_ = lifeline.error();

@@ -17,6 +17,7 @@
 #include "os/files.h"
 #include "os/folder.h"
 #include "os/lost_pages.h"
+#include "os/process.h"
 #include "os/slice.h"
 #include "runtime/jobs/snapshots.h"
 #include "runtime/worker/session_parts.h"
@@ -54,7 +55,7 @@ Session::Parts::Parts(Worker& w, Identity i, std::unique_ptr<StateStore> s)
       regions(std::make_shared<collective::Regions>(identity.directory, identity.rank)),
       board(os::lifeline_board(w.settings().lifeline)),
       current(std::make_shared<collective::CurrentGeneration>(current_options(w, identity, board))),
-      queue(std::make_shared<collective::Queue>([this] { sums_thread = ::gettid(); },
+      queue(std::make_shared<collective::Queue>([this] { sums_thread = os::this_thread(); },
                                                 [this] { worker.tell(trainer::SumsIdle{}); })) {
   if (identity.servers > 0 && !identity.serves()) {
     tables = std::make_unique<TableClient>(w, identity, current);

@@ -17,6 +17,7 @@
 #include "os/errors.h"
 #include "os/files.h"
 #include "os/heeded.h"
+#include "os/process.h"
 #include "runtime/jobs/given_paths.h"
 #include "runtime/jobs/solo_folder.h"
 #include "runtime/jobs/tls_choice.h"
@@ -157,7 +158,7 @@ Result<std::unique_ptr<Worker>> Worker::start(const config::Settings& settings) 
 
 Result<Identity> Worker::identity() try {
   Control& c = *control_;
-  c.training_thread = ::gettid();
+  c.training_thread = os::this_thread();
   if (waits_spare()) {
     c.trace.event("waiting");
     if (held_lifeline()) held_lifeline()->note_ready();

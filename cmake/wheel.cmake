@@ -1,0 +1,20 @@
+# The toolchain of tools/wheel: zig's clang, with which the programs ask for no newer glibc than 2.28, and no headers or
+# libraries but those of its folder.
+set(root $ENV{HOLDFAST_WHEEL_ROOT})
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR $ENV{HOLDFAST_WHEEL_ARCH})
+set(CMAKE_C_COMPILER ${root}/bin/cc)
+set(CMAKE_CXX_COMPILER ${root}/bin/c++)
+set(CMAKE_AR ${root}/bin/ar)
+set(CMAKE_RANLIB ${root}/bin/ranlib)
+set(CMAKE_FIND_ROOT_PATH ${root})
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+foreach(kind INCLUDE LIBRARY PACKAGE)
+  set(CMAKE_FIND_ROOT_PATH_MODE_${kind} ONLY)
+endforeach()
+foreach(kind EXE SHARED)
+  set(CMAKE_${kind}_LINKER_FLAGS_INIT "-s -Wl,--gc-sections")
+endforeach()
+# Their headers do not pass our warnings.
+set(CMAKE_C_FLAGS_INIT "-isystem ${root}/include -ffunction-sections -fdata-sections")
+set(CMAKE_CXX_FLAGS_INIT "${CMAKE_C_FLAGS_INIT}")
