@@ -145,8 +145,9 @@ FLIP = """
     if state.n == 5 and torch.distributed.get_rank() == 0:
         import os
         import subprocess
-        order = ["--rank", "1", "--at-step", "20", "--phase", "stage", "--job", os.environ["HOLDFAST_JOB"]]
-        subprocess.run([sys.executable, "-m", "holdfast", "inject", "flip", *order], check=True)
+        order = ["flip", "--rank", "1", "--at-step", "20", "--phase", "stage"]
+        order += ["--job", os.environ["HOLDFAST_JOB"]]
+        subprocess.run([sys.executable, "-m", "holdfast", "inject", *order], check=True)
 """
 
 
