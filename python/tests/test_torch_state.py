@@ -389,7 +389,7 @@ def test_torch_under_another_launcher_the_right_one_is_named() -> None:
         text=True,
         timeout=120,
     )
-    assert "start the program with `holdfast run --nproc-per-node N program.py`" in done.stderr
+    assert "start the program with `holdfast run --nproc-per-node 2 program.py`" in done.stderr
 
 
 def test_torch_models_and_optimizers_are_kept_wherever_they_stand(program: Program) -> None:
