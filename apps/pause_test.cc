@@ -22,7 +22,9 @@ class Pauses : public ::testing::Test {
 
   static void launch(Job& job, std::vector<std::string> more) {
     more.insert(more.begin(), {"--worker_num", "2"});
-    job.launch(toy(job, kSteps, std::move(more)));
+    auto words = toy(job, kSteps, std::move(more));
+    words.insert(words.end(), {"--pause", "5000"});  // Time for a command, on a busy machine too.
+    job.launch(words);
   }
   // Runs `holdfast COMMAND`. Returns its exit code; said() has its words.
   static int run(const Job& job, const std::string& command) {

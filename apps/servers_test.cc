@@ -61,7 +61,8 @@ TEST(Servers, TheirNumberChangesNoBit) {
 // In one job, one after the other: each kind of process dies in each phase.
 TEST(Servers, AnyProcessMayDieInAnyPhase) {
   Job job("servers-die");
-  job.launch(with_servers(job, 2, {"--allow_inject", "--max_restarts", "50"}, {"--pause", "2000"}));
+  job.launch(
+      with_servers(job, 2, {"--allow_inject", "--max_restarts", "50"}, {"--pause", "10000"}));
   ASSERT_TRUE(job.reaches(1)) << job.output();
   double recoveries = 0;
   for (const char* phase : {"compute", "stage", "commit", "update", "between"}) {

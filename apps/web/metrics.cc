@@ -137,7 +137,7 @@ void add_snapshots(Families& families, const Record& record, Seconds now) {
   families
       .begin("holdfast_snapshot_age_seconds",
              "Since the newest snapshot was first seen; more, if it is older than this exporter.")
-      .add(now - record.first_seen(static_cast<std::uint64_t>(version)));
+      .add(now - record.first_seen(version));
 }
 
 void add_recoveries(Families& families, const Record& record) {

@@ -84,7 +84,7 @@ std::string snapshot_tile(const Record& record, Seconds now) {
   const Json& snapshots = list_of(record.status(), "snapshots");
   if (snapshots.empty()) return tile("Newest snapshot", "none");
   const double version = number_of(snapshots[0], "version").value_or(kNone);
-  const double seen = version >= 0 ? record.first_seen(static_cast<std::uint64_t>(version)) : kNone;
+  const double seen = record.first_seen(version);
   return tile("Newest snapshot", grouped(version),
               std::isnan(seen) ? "" : cat("seen ", duration(now - seen), " ago"));
 }

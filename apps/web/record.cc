@@ -67,8 +67,9 @@ double Record::speed() const {
   return time <= 0 ? kNone : std::max(newest_.back().step - newest_.front().step, 0.0) / time;
 }
 
-Seconds Record::first_seen(std::uint64_t version) const {
-  const auto found = snapshots_.find(version);
+Seconds Record::first_seen(double version) const {
+  if (!(version >= 0 && version < 1e15)) return kNone;
+  const auto found = snapshots_.find(static_cast<std::uint64_t>(version));
   return found == snapshots_.end() ? kNone : found->second;
 }
 
@@ -110,8 +111,8 @@ void Record::note_snapshots(Seconds now) {
     const auto found = snapshot.is_object() ? snapshot.find("version") : snapshot.end();
     if (found == snapshot.end() || !found->is_number_unsigned()) continue;
     const auto version = found->get<std::uint64_t>();
-    const Seconds before = first_seen(version);
-    seen[version] = std::isnan(before) ? now : before;
+    const auto before = snapshots_.find(version);
+    seen[version] = before == snapshots_.end() ? now : before->second;
   }
   snapshots_ = std::move(seen);
 }

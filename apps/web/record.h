@@ -79,8 +79,9 @@ class Record {
   [[nodiscard]] const std::array<Times, kPhases.size()>& phases() const { return phases_; }
   [[nodiscard]] std::uint64_t steps_lost() const { return steps_lost_; }
 
-  // When a snapshot was first seen. It may be older if it was there at the first answer.
-  [[nodiscard]] Seconds first_seen(std::uint64_t version) const;
+  // When a snapshot was first seen. It may be older if it was there at the first answer. kNone: it
+  // was not, or that is no version. A scheduler may say anything.
+  [[nodiscard]] Seconds first_seen(double version) const;
 
  private:
   void add_point(Seconds now);
