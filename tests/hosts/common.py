@@ -4,7 +4,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "chaos")]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "chaos"), str(ROOT / "examples")]
+from demo_power_cut import newest  # noqa: E402,F401
 from fleet import Fleet  # noqa: E402
 
 

@@ -11,14 +11,10 @@ import time
 from pathlib import Path
 
 import job_test
-from common import fleet_of
+from common import fleet_of, newest
 from job_test import LIMIT_S, Job, begin_long_run
 
 STEPS = 600
-
-
-def newest(snapshots):
-    return max((int(path.parent.name.rpartition("-")[2]) for path in snapshots.glob("*/manifest.json")), default=0)
 
 
 def go_on(folder, fleet, rng, number, last):

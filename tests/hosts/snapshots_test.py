@@ -11,6 +11,7 @@ import unittest
 from pathlib import Path
 
 import job_test
+from common import newest
 from hosts_test import setUpModule  # noqa: F401
 from job_test import LIMIT_S, Job
 
@@ -21,20 +22,16 @@ class Snapshots(job_test.OnHosts):
         expected = self.one_host(4, keys=50, more=("--server_num", "1"))
         snapshots = self.folder / "snapshots"
         options = ("--server_num", "1", "--snapshot", str(snapshots), "--snapshot_every", "20", "--resume", "auto")
-
-        def newest():
-            return max((int(path.parent.name.rpartition("-")[2]) for path in snapshots.glob("*/manifest.json")), default=0)
-
         fleet = self.fleet(3)
         for hosts, each, step in ((2, 2, 60), (3, [2, 1, 1], 140)):
             job = Job(self.folder / f"lost-{hosts}", fleet, hosts, each, keys=50, more=options)
-            job.until(lambda step=step: newest() >= step, f"the snapshot of step {step}")
+            job.until(lambda step=step: newest(snapshots) >= step, f"the snapshot of step {step}")
             for host in range(hosts):
                 fleet.kill(host)
             for host, agent in job.agents.items():
                 agent.wait()
                 fleet.up_again(host)
-        at = newest()
+        at = newest(snapshots)
         last = Job(self.folder / "last", None, 1, 4, keys=50, more=options)
         self.assertEqual(last.wait(), expected)
         self.assertIn(f"begins again from the snapshot of step {at} ", last.logs())
