@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import ctypes as c
 import enum
+import sys
 from pathlib import Path
-from typing import Any, Final, Union
+from typing import TYPE_CHECKING, Any, Final, Union
 
 from holdfast._errors import Error, LeftError, MarkedError, PeerError, UserError, WorldError
+
+if not TYPE_CHECKING and sys.platform != "linux":  # The first of our modules that is imported.
+    _name = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, "another system")
+    raise ImportError(
+        f"Holdfast runs on Linux; this is {_name} ({sys.platform}). Use a Linux machine, a "
+        "container (examples/docker) or, on Windows, WSL 2"
+    )
 
 ABI_VERSION: Final = 4
 NO_VERSION: Final = 2**64 - 1
