@@ -31,7 +31,7 @@ said "the Dockerfile's lines"
 
 start() {  # WORD...: the container's command; $first: its process, as it is seen from here
   as_user "${entry[@]}" "$@" >"$context/said" 2>&1 & container=$!
-  until first=$(pgrep -P "$container" | head -1) && [ -n "$first" ] && grep -qa "holdfast" "/proc/$first/cmdline" 2>/dev/null; do
+  until first=$(pgrep -P "$(pgrep -P "$container" | head -1)" 2>/dev/null) && [ -n "$first" ] && grep -qa "holdfast" "/proc/$first/cmdline" 2>/dev/null; do
     kill -0 "$container" || { cat "$context/said" >&2; exit 1; }
     sleep 0.1
   done
