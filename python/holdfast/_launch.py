@@ -84,6 +84,7 @@ class Launch:
 
     def _make_rounds(self) -> int:
         signal.set_wakeup_fd(self._wake[1].fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (*_ENDS, *_WORDS):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda *_: None)  # The loop reads the number from _wake.
@@ -257,6 +258,7 @@ class Launch:
                         if number in (*_ENDS, *_WORDS):
                             agent.send_signal(number)
                             self._signal = number if self._ends_by(number) else self._signal
+                    _reap_all_but(agent.pid)
                 if self._lost is not None and not asked:
                     self._say_the_end()
                     agent.terminate()
@@ -316,6 +318,15 @@ class Launch:
         with path.open("ab" if path in self._duplicated else "wb") as file:
             file.write(line)
         self._duplicated.add(path)
+
+
+def _reap_all_but(child: int) -> None:
+    """Reap processes whose parents died: those of a container become its first one's children."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            if ended.si_pid == child:
+                return
+            os.waitpid(ended.si_pid, 0)
 
 
 def _write_all(stream: int, words: bytes) -> None:

@@ -272,3 +272,35 @@ def test_core_the_logs_of_a_job_that_runs_are_left_alone(tmp_path: Path) -> None
         first.communicate(timeout=LIMIT_S)
     assert first.returncode == 0
     assert (tmp_path / "log" / "worker_0.log").read_text() == "of the first\nto its end\n"
+
+
+ORPHAN = """
+import os, time
+read, write = os.pipe()
+child = os.fork()
+if child == 0:
+    if os.fork() == 0:
+        os.write(write, str(os.getpid()).encode())
+    os._exit(0)
+os.waitpid(child, 0)
+orphan = os.read(read, 16).decode()
+end = time.monotonic() + 60
+while os.path.exists(f"/proc/{orphan}") and time.monotonic() < end:
+    time.sleep(0.01)
+print("gone" if not os.path.exists(f"/proc/{orphan}") else open(f"/proc/{orphan}/status").read())
+"""
+
+
+def test_core_as_a_containers_first_process_it_reaps_what_lost_its_parent(tmp_path: Path) -> None:
+    become = "import ctypes\nctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER\n"
+    code = f"{become}from holdfast.cli import main\nraise SystemExit(main())"
+    words = ("run", "--log-dir=log", program(tmp_path, ORPHAN))
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "gone\n"), (done.stdout, done.stderr)
