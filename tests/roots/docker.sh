@@ -36,7 +36,7 @@ start() {  # WORD...: the container's command; $first: its process, as it is see
     sleep 0.1
   done
 }
-look() { nsenter -t "$first" -m -p -r setpriv --reuid "$user" --regid "$user" --init-groups env -i "${environment[@]}" HOME="/home/$user" "$@"; }
+look() { nsenter -t "$first" -m -p -r -w setpriv --reuid "$user" --regid "$user" --init-groups env -i "${environment[@]}" HOME="/home/$user" "$@"; }
 version() { look holdfast status --json 2>/dev/null | python3 -c 'import json, sys; print(json.load(sys.stdin)["version"])' 2>/dev/null || echo 0; }
 come_to() {  # VERSION
   until [ "$(version)" -ge "$1" ]; do kill -0 "$container" 2>/dev/null || { cat "$context/said" >&2; exit 1; }; done
@@ -58,7 +58,7 @@ for init in "" "tini --"; do
   come_to 200
   look sh -c "kill -9 $(rank_0)"
   come_to 300
-  echo "roots: container${init:+ with --init}: $(zombies) zombies after two kills"
+  [ "$(zombies)" = 0 ] || { echo "roots: container${init:+ with --init}: processes are left as zombies after two kills" >&2; exit 1; }
   ends_with 0
   grep -h 'loss\|recover' "$context/said"
   start "${words[@]}"
