@@ -442,6 +442,7 @@ int run_job(const AgentOptions& options, Launch& launch, std::function<void()> o
     options.terminal->say(taken.error().what);
     return kExitUsage;
   }
+  const auto began = std::chrono::system_clock::now();
   for (const auto& remark : launch.remarks) options.terminal->say(remark);
   begin_to_read(launch.settings);
   // A former job's would be taken for this one's.
@@ -455,7 +456,12 @@ int run_job(const AgentOptions& options, Launch& launch, std::function<void()> o
   } catch (const std::system_error& error) {  // ~Agent has killed all processes.
     options.terminal->say(without(error));
   }
-  if (launch.runs_scheduler || launch.stands_by) keep_reports(launch, *options.terminal);
+  if (launch.runs_scheduler || launch.stands_by) {
+    keep_reports(launch, *options.terminal);
+    const Ended ended{.log_directory = launch.log_directory, .began = began};
+    const std::string said = options.at_end ? options.at_end(ended) : "";
+    if (!said.empty()) options.terminal->say(said);
+  }
   leave_snapshot(options, launch, unsaved);
   // A failed --continue must not cost the state that the dead agent left.
   if (options.continues && code != 0) {
