@@ -240,7 +240,7 @@ void Shutdown::maybe_exit(Process rehearsal) {
   if (stays_) return stay();
   if (!has_ended || is_awaited_elsewhere()) return;
   result_.drained = options_.drained && job_.state == State::kRunning;
-  result_.is_unsaved = result_.code != 0 && !is_saved_;
+  result_.may_be_unsaved = result_.code != 0 && !is_saved_;
   job_.enter(State::kExited);
   job_.emit(result_);
 }

@@ -51,7 +51,7 @@ class Agent {
  public:
   Agent(const AgentOptions& options, const Launch& launch, std::function<void()> on_started);
   int run();
-  [[nodiscard]] bool is_unsaved() const { return exit_.is_unsaved; }
+  [[nodiscard]] bool may_be_unsaved() const { return exit_.may_be_unsaved; }
   [[nodiscard]] std::vector<Rank> ranks() const;
 
  private:
@@ -452,7 +452,7 @@ int run_job(const AgentOptions& options, Launch& launch, std::function<void()> o
   try {
     Agent agent(options, launch, std::move(on_started));
     code = agent.run();
-    if (agent.is_unsaved()) unsaved = agent.ranks();
+    if (agent.may_be_unsaved()) unsaved = agent.ranks();
   } catch (const std::system_error& error) {  // ~Agent has killed all processes.
     options.terminal->say(without(error));
   }
