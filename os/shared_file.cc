@@ -17,8 +17,11 @@ namespace {
 
 constexpr int kMadviseCollapse = 25;  // MADV_COLLAPSE; glibc 2.36 does not name it.
 
-std::string in_mebibytes(std::uint64_t bytes) {
-  return cat((bytes + (1 << 20) - 1) >> 20, " MiB");
+// Rounded up: "4 KiB", "300 MiB".
+std::string in_words(std::uint64_t bytes) {
+  const bool is_little = bytes < kHugePage;
+  const std::uint64_t unit = is_little ? 1 << 10 : 1 << 20;
+  return cat(bytes / unit + (bytes % unit != 0 ? 1 : 0), is_little ? " KiB" : " MiB");
 }
 
 Error no_room(std::uint64_t bytes, const std::string& path) {
@@ -74,8 +77,8 @@ Error no_room(const std::string& folder, std::string_view whose, std::uint64_t b
   const Room room = room_in(folder);
   const bool is_usual = folder.starts_with("/dev/shm");
   return {Blame::kWorld,
-          cat("No room in ", folder, " for ", whose, ": ", in_mebibytes(bytes), " are needed, and ",
-              in_mebibytes(room.free), " of ", in_mebibytes(room.all), " are free. ",
+          cat("No room in ", folder, " for ", whose, ": ", in_words(bytes), " are needed, and ",
+              in_words(room.free), " of ", in_words(room.all), " are free. ",
               is_usual ? "Each rank of a host needs about as much. Give /dev/shm more: docker run "
                          "--shm-size=8g; in Kubernetes an emptyDir with `medium: Memory`; else "
                          "mount -o remount,size=8g /dev/shm"
