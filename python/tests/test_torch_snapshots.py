@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from everything_lost import cut_power, whole
 from snapshot_files import forge
-from torch_lost import Runs
+from torch_lost import PROGRAM, Runs
 
 
 @pytest.fixture
