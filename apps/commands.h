@@ -1,6 +1,7 @@
 // The commands of `holdfast`. Each returns the exit code.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -43,6 +44,10 @@ int move(const std::string& job, const std::string& from, const std::string& to,
 // step `after_step` is made. Returns once the snapshot is on the disk. Exit code 1: nobody answers,
 // or the order makes no sense, and it prints why.
 int stop(const std::string& job, std::int64_t after_step, int timeout_s);
+
+// `holdfast doctor`: says what this host has, what will not work and what to do. Exit code 1: a job
+// would not start. `port`: where its scheduler would listen.
+int examine_host(std::uint16_t port, const char* const* environment);
 
 // `holdfast pause` (`on`) and `holdfast resume`: has a job make no further step, or go on. Returns
 // once no rank can make one, or after 10 s. Exit code 1: it does not stand still yet, or nobody

@@ -35,16 +35,6 @@ std::string seconds_of(double ms) {
   return text;
 }
 
-std::vector<Json> lines_of(const std::string& text) {
-  std::vector<Json> all;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    auto json = Json::parse(line, nullptr, false);
-    if (json.is_object()) all.push_back(std::move(json));
-  }
-  return all;
-}
-
 // "Rank 1 copied 4096 bytes, its lost pages, from rank 0. ", and so on.
 std::string how_rebuilt(const Json& recovery) {
   if (!recovery.contains("rebuilt")) return {};

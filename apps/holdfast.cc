@@ -1,5 +1,5 @@
 // holdfast: looks after jobs: status, serve, explain, inject, stop, pause, resume, drain, move,
-// clean, settings, run, verify, timeline, tls, table, snapshot.
+// clean, doctor, settings, run, verify, timeline, tls, table, snapshot.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -20,8 +20,8 @@ namespace holdfast {
 namespace {
 
 constexpr const char* kCommands =
-    "status, serve, explain, inject, stop, pause, resume, drain, move, clean, settings, run, "
-    "verify, timeline, tls, table and snapshot";
+    "status, serve, explain, inject, stop, pause, resume, drain, move, clean, doctor, settings, "
+    "run, verify, timeline, tls, table and snapshot";
 
 void print_settings(bool markdown) {
   if (markdown) {
@@ -119,6 +119,34 @@ struct Pausing {
   [[nodiscard]] bool is_meant() const { return pause->parsed() || resume->parsed(); }
 };
 
+// `holdfast clean`, `holdfast doctor` and `holdfast settings`.
+struct Housekeeping {
+  bool dry_run = false;
+  std::uint16_t port = 8118;
+  bool markdown = false;
+  CLI::App* clean = nullptr;
+  CLI::App* doctor = nullptr;
+
+  void offer(CLI::App& all) {
+    clean = all.add_subcommand("clean", "Remove what dead jobs of this user have left");
+    clean->add_flag("--dry-run", dry_run, "Only say what would be removed");
+    doctor = all.add_subcommand(
+        "doctor", "What this host has, what will not work there, and what to do about it");
+    doctor->add_option("--port", port, "Where a scheduler would listen")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 65535));
+    auto* settings =
+        all.add_subcommand("settings", "All environment variables that Holdfast reads");
+    settings->add_flag("--markdown", markdown, "As docs/settings.md");
+  }
+  [[nodiscard]] int run() const {
+    if (clean->parsed()) return apps::clean(dry_run);
+    if (doctor->parsed()) return apps::examine_host(port, environ);
+    print_settings(markdown);
+    return 0;
+  }
+};
+
 // The arguments of `holdfast serve`.
 struct Serving {
   apps::ServeArguments arguments;
@@ -201,12 +229,8 @@ int run(int argc, char** argv) {
   pausing.offer(app, job);
   Moving move;
   move.offer(app, job);
-  bool dry_run = false;
-  auto* clean = app.add_subcommand("clean", "Remove what dead jobs of this user have left");
-  clean->add_flag("--dry-run", dry_run, "Only say what would be removed");
-  bool markdown = false;
-  auto* settings = app.add_subcommand("settings", "All environment variables that Holdfast reads");
-  settings->add_flag("--markdown", markdown, "As docs/settings.md");
+  Housekeeping housekeeping;
+  housekeeping.offer(app);
   offer_own_parsers(app);
 
   if (argc < 2) {
@@ -236,9 +260,7 @@ int run(int argc, char** argv) {
   if (move.is_meant()) {
     return apps::move(job, move.from, move.to, move.drain->parsed(), move.timeout_s);
   }
-  if (clean->parsed()) return apps::clean(dry_run);
-  print_settings(markdown);
-  return 0;
+  return housekeeping.run();
 }
 
 }  // namespace

@@ -4,7 +4,10 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace holdfast::apps {
 
@@ -39,6 +42,17 @@ inline const Json& list_of(const Json& json, const char* key) {
   static const Json kNone = Json::array();
   const auto found = json.find(key);
   return found != json.end() && found->is_array() ? *found : kNone;
+}
+
+// The objects of a file with one in each line. Other lines are left out.
+inline std::vector<Json> lines_of(const std::string& text) {
+  std::vector<Json> all;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    auto json = Json::parse(line, nullptr, false);
+    if (json.is_object()) all.push_back(std::move(json));
+  }
+  return all;
 }
 
 }  // namespace holdfast::apps

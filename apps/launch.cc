@@ -15,6 +15,7 @@
 
 #include "apps/python/launcher.h"
 #include "apps/reference_options.h"
+#include "apps/timeline.h"
 #include "base/number.h"
 #include "base/result.h"
 #include "base/text.h"
@@ -272,6 +273,7 @@ Result<runtime::AgentOptions> finish(LaunchArguments arguments, std::vector<std:
   agent.server = {std::filesystem::read_symlink("/proc/self/exe", none).parent_path() /
                   "holdfast-server"};
   agent.launcher = std::make_shared<PythonLauncher>(forked(arguments.forked));
+  agent.at_end = draw_recoveries;
   if (!agent.program.empty() && agent.program.front().starts_with('-')) {
     return unknown(agent.program.front());
   }

@@ -18,12 +18,12 @@ namespace {
 
 class Pauses : public ::testing::Test {
  protected:
-  static constexpr int kSteps = 400;
+  static constexpr int kSteps = 400;  // 40 s, until the job is told to go on.
 
   static void launch(Job& job, std::vector<std::string> more) {
     more.insert(more.begin(), {"--worker_num", "2"});
     auto words = toy(job, kSteps, std::move(more));
-    words.insert(words.end(), {"--pause", "5000"});  // Time for a command, on a busy machine too.
+    words.insert(words.end(), {"--lingers", "100000"});
     job.launch(words);
   }
   // Runs `holdfast COMMAND`. Returns its exit code; said() has its words.
@@ -41,7 +41,7 @@ class Pauses : public ::testing::Test {
     return json.is_object() && json["state"] == "paused";
   }
   static void pause(const Job& job) {
-    ASSERT_TRUE(job.reaches(20)) << job.output();
+    ASSERT_TRUE(job.reaches(5)) << job.output();
     ASSERT_EQ(run(job, "pause"), 0) << said(job);
     EXPECT_TRUE(has(said(job), "paused by order after step ")) << said(job);
     ASSERT_TRUE(is_paused(job)) << job.whole_status();
@@ -50,6 +50,8 @@ class Pauses : public ::testing::Test {
 
 TEST_F(Pauses, FaultsMeanwhileCostNoBitsAndEndNoPause) {
   Job calm("pause-undisturbed");
+  std::filesystem::create_directories(calm.folder + "/out");
+  calm.go();
   launch(calm, {});
   Job job("pause");
   launch(job, {"--spares", "1", "--hang_timeout", "2"});
@@ -75,6 +77,7 @@ TEST_F(Pauses, FaultsMeanwhileCostNoBitsAndEndNoPause) {
   EXPECT_TRUE(has(said(job), "is paused already")) << said(job);
   EXPECT_EQ(run(job, "resume"), 0);
   EXPECT_EQ(said(job), "goes on by order\n");
+  job.go();
   EXPECT_EQ(job.wait(60), 0) << job.output();
   EXPECT_EQ(count(job.output(), "paused by order after step "), 1U) << job.output();
   EXPECT_EQ(count(job.output(), "goes on by order"), 1U) << job.output();
@@ -118,6 +121,7 @@ TEST_F(Pauses, AJobThatIsNotPausedSaysSo) {
   ASSERT_TRUE(job.reaches(1)) << job.output();
   EXPECT_EQ(run(job, "resume"), 0);
   EXPECT_EQ(said(job), "the job is not paused\n");
+  job.go();
   EXPECT_EQ(job.wait(60), 0) << job.output();
 }
 

@@ -150,29 +150,45 @@ TEST(Traces, HaveJustTheEventsAndFieldsThatAreDocumented) {
   EXPECT_LT(ends["agent end"] - ends["scheduler end"], 2.5);
 }
 
-// The recovery in the picture takes as long as the scheduler's own report says.
+// How long the first recovery of a picture took, in ms.
+double first_recovery_ms(const std::string& svg) {
+  const std::size_t at = svg.find("Recovery 1: ");
+  return at == std::string::npos ? -1 : std::atof(svg.c_str() + at + 12);
+}
+
+// The job draws its own picture out of its reports, and `holdfast timeline` one out of its traces.
 TEST(Timeline, OfARealJobShowsItsDeathAndItsRecovery) {
   Job job("timeline");
   const std::string folder = job.folder + "/trace";
   pid_t victim = 0;
   ASSERT_NO_FATAL_FAILURE(train_with_a_kill(job, folder, victim));
-  const std::string picture = job.folder + "/picture.svg";
-  const auto drawn = job.start({HOLDFAST, "timeline", folder, "--output", picture}, {});
+  const std::string traced = job.folder + "/picture.svg";
+  const std::string left = job.logs + "/recoveries.svg";
+  EXPECT_TRUE(has(job.output(), left + " draws it")) << job.output();
+  const auto drawn = job.start({HOLDFAST, "timeline", folder, "--output", traced}, {});
   EXPECT_EQ(job.wait(drawn, 30), 0) << job.output();
-  const auto svg = os::read_file(picture);
-  ASSERT_TRUE(svg) << svg.error().what;
   const auto reports = json_lines(job.logs + "/recoveries.jsonl");
   ASSERT_EQ(reports.size(), 1U);
-  for (const auto& part : {cat("Job ", job.name), std::string("2 ranks, 3000 steps, 1 recovery, "),
-                           std::string(">SIGKILL</text>"), cat('>', victim, "</text>"),
-                           cat(" ms. rank 1 (process ", victim)}) {
-    EXPECT_TRUE(has(*svg, part)) << part;
+  const double told_ms = reports[0]["first_step_ms"].get<double>();
+  for (const auto& picture : {traced, left}) {
+    const auto svg = os::read_file(picture);
+    ASSERT_TRUE(svg) << svg.error().what;
+    for (const auto& part :
+         {cat("Job ", job.name), std::string("2 ranks, 3000 steps, 1 recovery, "),
+          std::string(">SIGKILL</text>"), cat('>', victim, "</text>"),
+          cat(" ms. rank 1 (process ", victim)}) {
+      EXPECT_TRUE(has(*svg, part)) << picture << ": " << part;
+    }
+    // Not equal: the line of the trace is written a moment after the time in the report.
+    EXPECT_NEAR(first_recovery_ms(*svg), told_ms, 2) << picture;
   }
-  const std::size_t at = svg->find("Recovery 1: ");
-  ASSERT_NE(at, std::string::npos);
-  // Not equal: the line of the trace is written a moment after the time in the report.
-  EXPECT_NEAR(std::atof(svg->c_str() + at + 12), reports[0]["first_step_ms"].get<double>(), 2)
-      << svg->substr(at, 100);
+  // The next job in this log folder had no recovery, so the picture would be another job's.
+  Job next("no-recovery");
+  next.logs = job.logs;
+  next.launch(toy(next, 5, {"--worker_num", "1"}));
+  EXPECT_EQ(next.wait(60), 0) << next.output();
+  EXPECT_FALSE(std::filesystem::exists(left));
+  EXPECT_FALSE(has(next.output(), "draws")) << next.output();
 }
 
 TEST(Status, AsJsonTellsOfRanksAndRecoveries) {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -62,7 +61,7 @@ TEST(Servers, TheirNumberChangesNoBit) {
 TEST(Servers, AnyProcessMayDieInAnyPhase) {
   Job job("servers-die");
   job.launch(
-      with_servers(job, 2, {"--allow_inject", "--max_restarts", "50"}, {"--pause", "10000"}));
+      with_servers(job, 2, {"--allow_inject", "--max_restarts", "50"}, {"--lingers", "100000"}));
   ASSERT_TRUE(job.reaches(1)) << job.output();
   double recoveries = 0;
   for (const char* phase : {"compute", "stage", "commit", "update", "between"}) {
@@ -74,6 +73,7 @@ TEST(Servers, AnyProcessMayDieInAnyPhase) {
       ASSERT_TRUE(until([&] { return job.status("recoveries") == recoveries; })) << job.output();
     }
   }
+  job.go();
   ASSERT_EQ(job.wait(120), 0) << job.output();
   EXPECT_EQ(states_of(job), undisturbed());
   EXPECT_TRUE(job.nothing_left());
@@ -81,13 +81,14 @@ TEST(Servers, AnyProcessMayDieInAnyPhase) {
 
 TEST(Servers, AllMayDieAtOnceAndTheSchedulerToo) {
   Job job("servers-all");
-  job.launch(with_servers(job, 2, {"--max_restarts", "50"}, {"--pause", "2000"}));
-  for (const int step : {20, 60, 100}) {
+  job.launch(with_servers(job, 2, {"--max_restarts", "50"}, {"--lingers", "100000"}));
+  for (const int step : {5, 10, 15}) {
     ASSERT_TRUE(job.reaches(step)) << job.output();
     for (const char* who : {"MS_ROLE=MS_SCHED", "MS_NODE_ID=2", "MS_NODE_ID=3", "MS_NODE_ID=0"}) {
       EXPECT_TRUE(job.kill(who)) << who;
     }
   }
+  job.go();
   ASSERT_EQ(job.wait(120), 0) << job.output();
   EXPECT_EQ(states_of(job), undisturbed());
 }
@@ -107,7 +108,7 @@ TEST(Servers, StatusShowsWhatTheyHold) {
   EXPECT_EQ(status["ranks"][3]["role"], "server");
   EXPECT_EQ(status["ranks"][3]["holds"]["tables"][1]["name"], "sgd");
   EXPECT_GT(status["ranks"][3]["holds"]["bytes"], 0);
-  std::ofstream(job.folder + "/out/go") << "go\n";
+  job.go();
   EXPECT_EQ(job.wait(60), 0) << job.output();
 }
 
@@ -131,7 +132,7 @@ TEST(Servers, ByHandTheProgramItselfServes) {
   const std::size_t surplus = start("MS_PSERVER", "c");
   EXPECT_EQ(job.wait(surplus, 60), 1);
   EXPECT_TRUE(has(job.output(), "this server is one too many")) << job.output();
-  std::ofstream(job.folder + "/out/go") << "go\n";
+  job.go();
   for (const std::size_t process : {scheduler, servers[0], servers[1], workers[0], workers[1]}) {
     EXPECT_EQ(job.wait(process, 60), 0);
   }

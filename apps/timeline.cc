@@ -1,18 +1,22 @@
 #include "apps/timeline.h"
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include "apps/ask.h"
+#include "apps/json.h"
 #include "apps/timeline/draw.h"
 #include "apps/timeline/history.h"
 #include "apps/timeline/read.h"
+#include "apps/timeline/reports.h"
 #include "apps/timeline/svg.h"
 #include "base/text.h"
 #include "os/files.h"
+#include "runtime/jobs/job_files.h"
 
 namespace holdfast::apps {
 int draw_timeline(int argc, const char* const* argv) {
@@ -64,6 +68,24 @@ int draw_timeline(int argc, const char* const* argv) {
   const std::string whose = history.job.empty() ? "" : " of job " + history.job;
   std::printf("The timeline%s is in %s\n", printable(whose).c_str(), output.c_str());
   return 0;
+}
+
+std::string draw_recoveries(const runtime::Ended& ended) {
+  const auto read = [&](const char* name) {
+    const auto text = os::read_file(cat(ended.log_directory, '/', name));
+    return text ? *text : std::string();
+  };
+  const auto reports = lines_of(read(runtime::kReports));
+  if (reports.empty()) return {};
+  const auto ns = [](std::chrono::system_clock::time_point at) {
+    return std::chrono::nanoseconds(at.time_since_epoch()).count();
+  };
+  const auto history =
+      timeline::history_of_reports(reports, Json::parse(read(runtime::kLastStatus), nullptr, false),
+                                   {ns(ended.began), ns(std::chrono::system_clock::now())});
+  const std::string path = cat(ended.log_directory, '/', runtime::kPicture);
+  const auto written = os::write_file_atomically(path, timeline::draw(history, {}), 0644);
+  return written ? cat(path, " draws ", reports.size() == 1 ? "it" : "them") : written.error().what;
 }
 
 }  // namespace holdfast::apps

@@ -22,17 +22,19 @@ namespace {
 constexpr std::uint64_t kLinesWorthAThread = 512;
 
 // Makes a new file of zeros at path + ".new"; from `prepared`, if its size is right.
-Result<os::Mapping> zeros(const std::string& path, std::uint64_t bytes,
+Result<os::Mapping> zeros(const std::string& path, std::uint64_t bytes, std::uint64_t taken,
                           std::unique_ptr<os::Unnamed> prepared) {
   const bool fits = prepared && prepared->mapping.bytes().size() == bytes;
   if (fits && os::give_draft_name(*prepared, path)) return std::move(prepared->mapping);
   prepared.reset();  // Frees its memory: make_file() may need it.
-  return os::make_file(path, bytes);
+  return os::make_file(path, bytes, taken);
 }
 
 Result<os::Mapping> create(const std::string& path, const Layout& layout, std::uint64_t run_id,
-                           std::unique_ptr<os::Unnamed> prepared) {
-  Result<os::Mapping> mapping = zeros(path, layout.file_bytes(), std::move(prepared));
+                           std::unique_ptr<os::Unnamed> prepared, Memory memory) {
+  const bool all = memory == Memory::kAtOnce;
+  const std::uint64_t taken = all ? layout.file_bytes() : layout.private_offset(0);
+  Result<os::Mapping> mapping = zeros(path, layout.file_bytes(), taken, std::move(prepared));
   if (!mapping) return mapping;
   const std::string text = layout.to_text();
   auto& header = *mapping->as<Header>(0);
@@ -108,7 +110,8 @@ struct Arena::State {
                                     &mapping.as<Header>(0)->losses);
   }
   // Opens a file that has a version, and finishes an update that a dead process began.
-  static Result<Arena> recovered(const std::string& path, ArenaFile file);
+  static Result<Arena> recovered(const std::string& path, ArenaFile file,
+                                 Memory memory = Memory::kAtOnce);
   Status recover();
   void split(std::size_t threads);
   void work(std::size_t slot, Version n);
@@ -122,6 +125,7 @@ struct Arena::State {
   std::uint64_t floats;
   std::uint64_t private_offsets[2];  // Kept: the layout computes them from all parameters.
   std::vector<std::uint64_t> offsets;
+  bool has_holes = false;  // There may be: the arena was opened kAsUsed.
   std::unique_ptr<os::Pool> pool;
 };
 
@@ -149,8 +153,9 @@ Status Arena::State::recover() {
   return {};
 }
 
-Result<Arena> Arena::State::recovered(const std::string& path, ArenaFile file) {
+Result<Arena> Arena::State::recovered(const std::string& path, ArenaFile file, Memory memory) {
   auto state = std::make_unique<State>(path, std::move(file.head.layout), std::move(file.mapping));
+  state->has_holes = memory == Memory::kAsUsed;
   if (Status recovered = state->recover(); !recovered) return recovered.error();
   return Arena(std::move(state));
 }
@@ -178,20 +183,22 @@ void Arena::State::work(std::size_t slot, Version n) {
 }
 
 Result<Arena> Arena::open(const std::string& path, const Layout& layout, std::uint64_t run_id,
-                          std::unique_ptr<os::Unnamed> prepared) {
+                          std::unique_ptr<os::Unnamed> prepared, Memory memory) {
   Result<ArenaFile> file = file_at(path, os::Access::kWrite);
   if (!file) return file.error();
   const Head& head = file->head;
   if (file->found.file && head.has_version_of(run_id)) {
     const std::string different = difference(head.layout, layout);
-    if (different.empty()) return State::recovered(path, *std::move(file));
+    if (different.empty()) return State::recovered(path, *std::move(file), memory);
     return Error{Blame::kUser,
                  cat("The arena ", path, " of this run has another layout: ", different,
                      "; continue with the same model and optimizer, or start a new run.")};
   }
-  Result<os::Mapping> mapping = create(path, layout, run_id, std::move(prepared));
+  Result<os::Mapping> mapping = create(path, layout, run_id, std::move(prepared), memory);
   if (!mapping) return mapping.error();
-  return Arena(std::make_unique<State>(path, layout, *std::move(mapping)));
+  auto state = std::make_unique<State>(path, layout, *std::move(mapping));
+  state->has_holes = memory == Memory::kAsUsed;
+  return Arena(std::move(state));
 }
 
 Result<Arena> Arena::open_held(const std::string& path, std::uint64_t run_id) {
@@ -266,6 +273,21 @@ std::span<float> Arena::gradients() {
 std::span<std::byte> Arena::private_bytes(Version v) {
   HF_ASSERT(v != kNoVersion);
   return {state_->mapping.at(state_->private_offsets[v % 2]), state_->layout.private_bytes};
+}
+
+Status Arena::take(Version v, const Range& range) {
+  HF_ASSERT(v != kNoVersion && (Parts{1, {range}}.fit(state_->layout.private_bytes)));
+  if (!state_->has_holes || range.bytes == 0) return {};
+  const std::uint64_t at = state_->private_offsets[v % 2] + range.offset;
+  return os::fill_holes(state_->path, state_->mapping, at, range.bytes);
+}
+
+void Arena::clear_private() {
+  const std::uint64_t from = state_->private_offsets[0];
+  const std::span<std::byte> all = state_->mapping.bytes().subspan(from);
+  if (all.empty()) return;
+  if (state_->has_holes && os::make_hole(state_->path, from, all.size())) return;
+  std::fill(all.begin(), all.end(), std::byte{});
 }
 
 std::vector<Range> Arena::used(Version v) const {

@@ -79,6 +79,12 @@ struct StagedStep {
   std::span<const Range> used = {};
 };
 
+// When an arena's memory is taken.
+enum class Memory : std::uint8_t {
+  kAtOnce,  // All, when the file is made.
+  kAsUsed,  // That of private bytes: when take() is called.
+};
+
 class Arena {
  public:
   // Maps the file at `path` and recovers it. Makes the file (0600) and missing directories (0700).
@@ -94,7 +100,8 @@ class Arena {
   // Layout::file_bytes() of them, on the same file system. May be null.
   [[nodiscard]] static Result<Arena> open(const std::string& path, const Layout& layout,
                                           std::uint64_t run_id,
-                                          std::unique_ptr<os::Unnamed> prepared = nullptr);
+                                          std::unique_ptr<os::Unnamed> prepared = nullptr,
+                                          Memory memory = Memory::kAtOnce);
   // Opens an arena that holds another rank's private bytes (Layout::held_for()), of any size.
   // Error: the file holds nothing of this run.
   [[nodiscard]] static Result<Arena> open_held(const std::string& path, std::uint64_t run_id);
@@ -130,6 +137,11 @@ class Arena {
   // The private bytes of version v (place v % 2). Those of version() are committed. Those of
   // version() + 1 may be filled before stage().
   [[nodiscard]] std::span<std::byte> private_bytes(Version v);
+  // Opened kAsUsed: has the kernel take the memory of a range of private_bytes(v), before it is
+  // written to for the first time; else that could end the process. Error: there is no room.
+  [[nodiscard]] Status take(Version v, const Range& range);
+  // Makes all private bytes zero.
+  void clear_private();
   // The ranges of private_bytes(v) that are in use. Requires: has(v).
   [[nodiscard]] std::vector<Range> used(Version v) const;
 

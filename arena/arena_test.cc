@@ -332,7 +332,8 @@ TEST(Arena, SaysHowMuchRoomItNeeds) {
   huge.parameters[0].elements = std::uint64_t{1} << 44;
   const Result<Arena> arena = Arena::open(directory.file("a.arena"), huge, 7);
   ASSERT_FALSE(arena);
-  EXPECT_NE(arena.error().what.find(cat(huge.file_bytes())), std::string::npos)
+  EXPECT_NE(arena.error().what.find(cat((huge.file_bytes() >> 20) + 1, " MiB are needed")),
+            std::string::npos)
       << arena.error().what;
   EXPECT_TRUE(std::filesystem::is_empty(directory.file("")));
 }
@@ -482,6 +483,51 @@ TEST(Arena, ConvergesOnAParabola) {  // Guards against a sign or a scale wrong i
     }
     EXPECT_LT(std::abs(arena.parameter(0)[0]), 1e-2F) << name(optimizer);
   }
+}
+
+// How much memory the file takes.
+std::uint64_t memory_of(const Arena& arena) {
+  struct stat status {};
+  EXPECT_EQ(::stat(arena.path().c_str(), &status), 0);
+  return static_cast<std::uint64_t>(status.st_blocks) * 512;
+}
+
+TEST(Arena, TakesThePrivateMemoryThatIsUsed) {
+  constexpr std::uint64_t kMuch = 64 << 20;
+  constexpr Range kPart{10 << 20, 5 << 20};
+  const Directory directory;
+  Layout layout = small();
+  layout.private_bytes = kMuch;
+  const auto must = [&] {
+    Result<Arena> arena = Arena::open(directory.file("a"), layout, 7, nullptr, Memory::kAsUsed);
+    if (!arena) ADD_FAILURE() << arena.error().what;
+    return std::move(*arena);
+  };
+  {
+    Arena arena = must();
+    EXPECT_LT(memory_of(arena), 4U << 20);
+    ASSERT_TRUE(arena.take(0, kPart));
+    EXPECT_GE(memory_of(arena), kPart.bytes) << "before anything is written";
+    const auto part = arena.private_bytes(0).subspan(kPart.offset, kPart.bytes);
+    std::ranges::fill(part, std::byte{9});
+    arena.begin_version0({});
+  }
+  Arena arena = must();
+  const std::uint64_t before = memory_of(arena);
+  EXPECT_LT(before, kPart.bytes + (6U << 20));
+  ASSERT_TRUE(arena.take(0, kPart));
+  EXPECT_EQ(memory_of(arena), before) << "it is there";
+  const auto part = arena.private_bytes(0).subspan(kPart.offset, kPart.bytes);
+  EXPECT_TRUE(std::ranges::all_of(part, [](std::byte b) { return b == std::byte{9}; }));
+  arena.clear_private();
+  EXPECT_EQ(part.front(), std::byte{});
+  EXPECT_LT(memory_of(arena), 4U << 20);
+  Arena all = must_open(directory.file("b"), layout);
+  EXPECT_GE(memory_of(all), 2 * kMuch);
+  all.private_bytes(1).front() = std::byte{1};
+  all.clear_private();
+  EXPECT_EQ(all.private_bytes(1).front(), std::byte{});
+  EXPECT_GE(memory_of(all), 2 * kMuch);
 }
 
 #if defined(__x86_64__)

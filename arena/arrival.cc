@@ -83,14 +83,22 @@ Status Arrival::see(From from, const Head& head, const std::string& name, bool o
   return {};
 }
 
-std::span<std::byte> Arrival::place_of(From from, const Range& range) {
+std::optional<Range> Arrival::private_range(From from, const Range& range) const {
   const Layout& layout = from == From::kRank ? arena_.layout() : held_;
-  if (range.offset < layout.private_offset(0)) {
-    return {reinterpret_cast<std::byte*>(arena_.parameters().data()), range.bytes};
-  }
+  if (range.offset < layout.private_offset(0)) return std::nullopt;
   const std::uint64_t at = range.offset - layout.private_offset(version_ % 2);
-  return arena_.private_bytes(version_).subspan(from == From::kRank ? at : private_bytes_ + at,
-                                                range.bytes);
+  return Range{from == From::kRank ? at : private_bytes_ + at, range.bytes};
+}
+
+std::span<std::byte> Arrival::place_of(From from, const Range& range) {
+  const auto own = private_range(from, range);
+  if (own) return arena_.private_bytes(version_).subspan(own->offset, own->bytes);
+  return {reinterpret_cast<std::byte*>(arena_.parameters().data()), range.bytes};
+}
+
+Status Arrival::take(const Coming& coming, const Range& part) {
+  const auto own = private_range(coming.from, part);
+  return own ? arena_.take(version_, *own) : Status{};
 }
 
 // ---- Of this host -------------------------------------------------------------------------------
@@ -105,6 +113,8 @@ Status Arrival::copy(From from, const std::string& path) {
   arena_.invalidate();
   const os::Mapping& there = file->mapping;
   for (const Range& range : std::span(expected_).subspan(1)) {
+    const auto own = private_range(from, range);
+    if (Status taken = own ? arena_.take(version_, *own) : Status{}; !taken) return taken;
     std::memcpy(place_of(from, range).data(), there.at(range.offset), range.bytes);
     bytes_ += range.bytes;
   }

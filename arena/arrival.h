@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -70,6 +71,9 @@ class Arrival {
   // The memory for the bytes of range number `range`. Call it when all earlier ranges have come;
   // range 0 begins the source anew. Error: what came is not what is expected.
   [[nodiscard]] Result<std::span<std::byte>> place(const Coming& coming, std::size_t range);
+  // Takes the memory for a part of such a range, by its place in the file, before it is written to
+  // (Arena::take()). Requires: place() was called for the range.
+  [[nodiscard]] Status take(const Coming& coming, const Range& part);
   // Call it when all ranges have come, and their digest was right.
   [[nodiscard]] Status came(const Coming& coming);
 
@@ -86,6 +90,8 @@ class Arrival {
   }
   Status see(From from, const Head& head, const std::string& name, bool of_any_run = false);
   Status see(const Coming& coming);
+  // Where the range lies within private_bytes(); nothing: before them.
+  [[nodiscard]] std::optional<Range> private_range(From from, const Range& range) const;
   [[nodiscard]] std::span<std::byte> place_of(From from, const Range& range);
 
   Arena& arena_;

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -105,6 +106,32 @@ TEST(CInterface, ASessionThatNobodyJoinsEndsWell) {
                          .private_bytes = 8};
   hf_session* session = nullptr;
   ASSERT_EQ(hf_open(worker, &layout, &session), HF_OK) << hf_last_error();
+  EXPECT_EQ(hf_end(session), HF_OK) << hf_last_error();
+  hf_close(session);
+  hf_stop(worker);
+}
+
+TEST(CInterface, TakesMemoryWithinThePrivateBytesAlone) {
+  hf_worker* worker = nullptr;
+  ASSERT_EQ(hf_start(&worker), HF_OK) << hf_last_error();
+  hf_layout layout{.parameters = nullptr,
+                   .parameter_count = 0,
+                   .optimizer = HF_SGD,
+                   .flags = 8 | HF_PRIVATE_AS_USED,
+                   .private_bytes = 100'000};
+  hf_session* session = nullptr;
+  EXPECT_EQ(hf_open(worker, &layout, &session), HF_USER);
+  layout.flags = HF_PRIVATE_AS_USED;
+  ASSERT_EQ(hf_open(worker, &layout, &session), HF_OK) << hf_last_error();
+  const hf_range all{0, 100'000}, beyond{99'999, 2}, far{~std::uint64_t{0}, 2};
+  EXPECT_EQ(hf_take(session, &beyond), HF_USER);
+  EXPECT_EQ(hf_take(session, &far), HF_USER);
+  EXPECT_EQ(hf_take(session, nullptr), HF_USER);
+  EXPECT_EQ(hf_take(session, &all), HF_OK) << hf_last_error();
+  void* data = nullptr;
+  std::uint64_t bytes = 0;
+  ASSERT_EQ(hf_private(session, 0, &data, &bytes), HF_OK);
+  std::memset(data, 1, bytes);
   EXPECT_EQ(hf_end(session), HF_OK) << hf_last_error();
   hf_close(session);
   hf_stop(worker);

@@ -31,10 +31,11 @@ Status layout_of(const hf_layout* given, arena::Layout& layout) {
     return user_error(cat("the layout's optimizer is ", given->optimizer,
                           "; it must be an hf_optimizer (0 to ", int{HF_ADAMW}, ")"));
   }
-  if (given->flags > HF_PRIVATE_OWN_LATER ||
-      given->flags == (HF_PRIVATE_OWN | HF_PRIVATE_OWN_LATER)) {
+  const std::uint32_t whose = given->flags & ~HF_PRIVATE_AS_USED;
+  if (whose > HF_PRIVATE_OWN_LATER) {
     return user_error(cat("the layout's flags are ", given->flags,
-                          "; allowed is HF_PRIVATE_OWN or HF_PRIVATE_OWN_LATER"));
+                          "; allowed is HF_PRIVATE_OWN or HF_PRIVATE_OWN_LATER, and "
+                          "HF_PRIVATE_AS_USED"));
   }
   if (given->parameter_count > 0 && given->parameters == nullptr) {
     return user_error("the layout's parameters are missing");
@@ -44,7 +45,7 @@ Status layout_of(const hf_layout* given, arena::Layout& layout) {
     if (p.name == nullptr) return user_error(cat("parameter ", i, " of the layout has no name"));
     layout.parameters.push_back({p.name, p.elements});
   }
-  const bool may_have_common = given->flags == HF_PRIVATE_OWN || given->common_bytes == 0;
+  const bool may_have_common = whose == HF_PRIVATE_OWN || given->common_bytes == 0;
   if (!may_have_common || given->common_bytes > given->private_bytes) {
     return user_error(cat("the layout's common_bytes are ", given->common_bytes, " of ",
                           given->private_bytes,
@@ -135,9 +136,12 @@ hf_status hf_open(hf_worker* worker, const hf_layout* layout, hf_session** sessi
   arena::Layout wanted;
   if (const Status good = layout_of(layout, wanted); !good) return report(good);
   if (const hf_status placed = hf_identity(worker, nullptr); placed != HF_OK) return placed;
+  const bool as_used = (layout->flags & HF_PRIVATE_AS_USED) != 0;
   auto opened = runtime::Session::open(
-      *worker->worker, runtime::in_arena(std::move(wanted), secrecy_of(layout->flags),
-                                         layout->common_bytes, std::move(worker->prepared)));
+      *worker->worker,
+      runtime::in_arena(std::move(wanted), secrecy_of(layout->flags), layout->common_bytes,
+                        std::move(worker->prepared),
+                        as_used ? arena::Memory::kAsUsed : arena::Memory::kAtOnce));
   if (!opened) return report(opened.error());
   worker->opened = true;
   auto made = std::make_unique<hf_session>();
@@ -235,6 +239,20 @@ hf_status hf_private(hf_session* s, uint64_t version, void** data, uint64_t* byt
   *data = span.data();
   *bytes = span.size();
   return HF_OK;
+} catch (...) {
+  return report_caught();
+}
+
+hf_status hf_take(hf_session* s, const hf_range* range) try {
+  if (range == nullptr) return report(user_error("hf_take() needs a range"));
+  arena::Arena& arena = arena_of(s);
+  const std::uint64_t most = arena.layout().private_bytes;
+  if (range->offset > most || range->bytes > most - range->offset) {
+    return report(user_error(cat("hf_take() of ", range->bytes, " bytes from ", range->offset,
+                                 " on: there are ", most, " private bytes")));
+  }
+  const Version next = arena.fresh() ? 0 : arena.version() + 1;
+  return report(arena.take(next, {range->offset, range->bytes}));
 } catch (...) {
   return report_caught();
 }

@@ -1,3 +1,7 @@
+if(NOT CMAKE_SYSTEM_NAME STREQUAL Linux)
+  message(FATAL_ERROR "Holdfast runs on Linux alone; this is ${CMAKE_SYSTEM_NAME}")
+endif()
+
 # What must be installed before anything can be built: all that is missing is said at once, by the names
 # of Debian's packages. Without tests (a wheel) less is needed.
 set(missing "")

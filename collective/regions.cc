@@ -16,7 +16,9 @@
 #include "base/number.h"
 #include "base/text.h"
 #include "os/errors.h"
+#include "os/files.h"
 #include "os/random_bits.h"
+#include "os/shared_file.h"
 
 namespace holdfast::collective {
 namespace {
@@ -39,8 +41,7 @@ RegionId new_id(int rank) {
 }
 
 Error no_room(const std::string& path, std::size_t bytes) {
-  return {Blame::kWorld, cat("no room for ", bytes, " bytes of memory for sums in ", path,
-                             "; enlarge that file system")};
+  return os::no_room(os::folder_of(path), "the memory of sums", bytes);
 }
 
 // Sizes the file and takes all its memory at once.

@@ -9,6 +9,7 @@ import contextlib
 import random
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -130,11 +131,20 @@ def train(order, arguments, folder, name, victims):
             sys.exit(f"the run ended with exit code {code}:\n{job.text()}")
         for each in kills:
             describe(*each, job)
+    if kills:
+        draw(arguments.bin, path)
     # Rank 0's last line. After a promotion, it is in the log of the spare that became rank 0.
     logs = [p.read_text(errors="replace") for p in sorted((path / "log").glob("*.log"))]
     lines = [line for text in logs for line in text.splitlines() if "rank 0 of" in line and "accuracy" in line]
     last = max(lines, key=lambda line: int((re.search(r"epoch (\d+)", line) or [0, "0"])[1]), default="(no accuracy line)")
     return (path / "final").read_bytes(), last, len(kills)
+
+
+def draw(binaries, path):
+    """Has `holdfast timeline` draw the run's traces into a file that stays."""
+    picture = binaries.parent / "recoveries.svg"
+    subprocess.run([binaries / "holdfast", "timeline", path / "trace", "--output", picture], check=True, stdout=subprocess.DEVNULL)
+    print(f"{picture} draws the run and its recoveries (a browser shows it)", flush=True)
 
 
 def main():

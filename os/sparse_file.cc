@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,18 +13,6 @@
 #include "os/shared_file.h"
 
 namespace holdfast::os {
-
-Room room_in(const std::string& folder) {
-  struct statvfs system {};
-  if (statvfs(folder.c_str(), &system) != 0) return {};
-  if (system.f_blocks == 0) {
-    const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-    return {static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * page,
-            static_cast<std::uint64_t>(::sysconf(_SC_AVPHYS_PAGES)) * page};
-  }
-  return {std::uint64_t{system.f_blocks} * system.f_frsize,
-          std::uint64_t{system.f_bavail} * system.f_frsize};
-}
 
 Result<SparseFile> SparseFile::make(const std::string& path, std::uint64_t bytes) {
   if (Status made = make_directories(folder_of(path)); !made) return made.error();
@@ -70,10 +57,7 @@ Status SparseFile::take(std::uint64_t offset, std::uint64_t bytes, const std::st
     return system_error(cat("cannot take ", bytes, " bytes of ", path_, " for ", whose),
                         error_number);
   }
-  const Room room = room_in(folder);
-  return Error{Blame::kWorld, cat("No room in ", folder, " for ", whose, ": ", bytes,
-                                  " bytes more are needed, and ", room.free, " of ", room.all,
-                                  " are free; enlarge that file system or name another.")};
+  return no_room(folder, whose, bytes);
 }
 
 void SparseFile::drop(std::uint64_t offset, std::uint64_t bytes) {

@@ -11,14 +11,6 @@
 
 namespace holdfast::os {
 
-// How many bytes the file system of `folder` holds in all, and how many are free. One without a
-// limit holds as much as there is memory. Zeros: there is no such folder.
-struct Room {
-  std::uint64_t all = 0;
-  std::uint64_t free = 0;
-};
-[[nodiscard]] Room room_in(const std::string& folder);
-
 class SparseFile {
  public:
   // Makes a file of `bytes` zeros at path + ".new", none of which has memory, and missing folders.

@@ -31,6 +31,11 @@ bool is_of_a_save(const std::string& name) {
          name.find(".run-") != name.npos && name.find(kEnding) != name.npos;
 }
 
+// What a process has left that was killed as it gave a new manifest its name.
+bool is_draft_of_manifest(const std::string& name) {
+  return name.starts_with(cat(kManifest, '.')) && name.ends_with(".tmp");
+}
+
 // The files of each table, if all have names that may be those of files of a save.
 bool read_files(const Json& tables, Saved& saved) {
   if (!tables.is_array() || tables.size() != saved.specs.size()) return false;
@@ -139,8 +144,9 @@ Status save_manifest(const std::string& folder, const Saved& saved) {
   Status written = os::write_file_atomically(folder + "/" + kManifest, text, 0644);
   if (!written) return written;
   for (const std::string& name : os::names_in(folder)) {
-    if (!is_of_a_save(name) || std::find(known.begin(), known.end(), name) != known.end()) continue;
-    ::unlink((folder + "/" + name).c_str());
+    const bool is_known = std::find(known.begin(), known.end(), name) != known.end();
+    const bool is_old = is_of_a_save(name) && !is_known;
+    if (is_old || is_draft_of_manifest(name)) ::unlink((folder + "/" + name).c_str());
   }
   return {};
 }

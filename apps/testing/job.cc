@@ -192,6 +192,10 @@ bool Job::reaches(double version) const {
   return until([&] { return status("version") >= version; });
 }
 
+void Job::go() const {
+  ASSERT_TRUE(os::write_file_atomically(folder + "/out/go", ""));
+}
+
 std::string Job::output() const {
   return os::tail(folder + "/output", 200);
 }

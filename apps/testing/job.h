@@ -57,6 +57,7 @@ class Job {
   [[nodiscard]] double status(const char* key) const;
   [[nodiscard]] nlohmann::json whole_status() const;  // Null: there is no answer.
   [[nodiscard]] bool reaches(double version) const;
+  void go() const;  // A toy with --hold or --lingers goes on.
 
   [[nodiscard]] std::string output() const;
   [[nodiscard]] std::string log(const std::string& name) const;

@@ -19,9 +19,8 @@ std::string phrase(std::size_t number, const char* one, const char* many) {
 }
 
 double draw_title(Svg& svg, const History& history, std::size_t hidden) {
-  svg.text(kMargin, 36,
-           cat("Job ", history.job.empty() ? "(its name is in no trace)" : history.job), 20,
-           R"(font-weight="bold")");
+  svg.text(kMargin, 36, cat("Job ", history.job.empty() ? "(its name is not known)" : history.job),
+           20, R"(font-weight="bold")");
   std::uint64_t lost = 0;
   for (const auto& recovery : history.recoveries) lost += recovery.steps_lost;
   const bool ends_so = !history.recoveries.empty() && !history.recoveries.back().went_on();
@@ -30,17 +29,19 @@ double draw_title(Svg& svg, const History& history, std::size_t hidden) {
                ", ", phrase(history.recoveries.size(), "recovery", "recoveries"),
                ", steps lost: ", lost, ends_so ? "; the last recovery was not completed" : ""),
            14);
-  std::string caption = cat("The first event is second 0");
+  const bool traced = history.has_traces;
+  std::string caption = traced ? "The first event is second 0" : "The job began at second 0";
   if (history.wall_ns > 0) {
     caption += cat(": ", utc(history.wall_ns / 1'000'000'000), " UTC by the wall clock");
   }
-  caption += cat(". The last one came ", duration(history.to_ns - history.from_ns), " later.");
+  caption += cat(traced ? ". The last one came " : ". It ended ",
+                 duration(history.to_ns - history.from_ns), " later.");
   if (hidden > 0) caption += cat(" ", phrase(hidden, "lane is", "lanes are"), " not shown.");
   svg.text(kMargin, 76, caption, 11, R"(fill="#555")");
   return 88;
 }
 
-double draw_legend(Svg& svg, double top) {
+double draw_legend(Svg& svg, double top, bool has_traces) {
   double x = kMargin;
   const auto label = [&](std::string_view words) {
     svg.text(x + 22, top + 11, words, 11);
@@ -52,12 +53,15 @@ double draw_legend(Svg& svg, double top) {
   };
   box(R"(fill="#dbe7f3" stroke="#8fb0cf" rx="2")", "process (its number)");
   box(R"(fill="#fdebc8" stroke="#d8b36a" rx="2")", "successor");
-  box(R"(fill="#f6f6f6" stroke="#999" stroke-dasharray="3 2" rx="2")", "spare, waits");
-  box(R"(fill="#0072b2" fill-opacity=".6")", "steps");
+  if (has_traces) {
+    box(R"(fill="#f6f6f6" stroke="#999" stroke-dasharray="3 2" rx="2")", "spare, waits");
+    box(R"(fill="#0072b2" fill-opacity=".6")", "steps");
+  }
   svg.cross(x + 8, top + 7, 5, "death");
   label("death");
   for (std::size_t i = 0; i < kPhases; ++i) {
     const auto phase = static_cast<Phase>(i);
+    if (phase == Phase::kForm && !has_traces) continue;
     box(cat("fill=\"", colour(phase), '"'), name(phase));
   }
   return top + 26;
@@ -187,7 +191,7 @@ std::string draw(const History& history, const Zoom& zoom) {
   lanes.resize(lanes.size() - hidden);
   Chart chart = overview(history, zoom, lanes.size());
   double y = draw_title(svg, history, hidden);
-  y = draw_legend(svg, y);
+  y = draw_legend(svg, y, history.has_traces);
   chart.top = y + 32;
   const double bottom = chart.top + chart.lane_height * static_cast<double>(lanes.size());
   y = draw_lanes(svg, chart, lanes) + 20;

@@ -57,6 +57,7 @@ struct History {
   std::int64_t wall_ns = 0;  // The wall clock at from_ns; 0: unknown.
   std::uint64_t steps = 0;
   std::size_t ranks = 0;
+  bool has_traces = true;  // It knows of single steps, of spares, and when ranks had formed.
 };
 
 // The bars point into `files`, which must outlive the history.

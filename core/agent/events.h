@@ -154,7 +154,7 @@ struct Exit {  // End the agent, once its messages are sent. No process of it ru
   std::string failed_node;  // The node whose log tells more; may be empty.
   bool drained = false;     // The job goes on without this agent.
   // No snapshot was made for this end. What the processes have left in memory may be worth one.
-  bool is_unsaved = false;
+  bool may_be_unsaved = false;
 };
 using Action = std::variant<Spawn, Promote, Send, Kill, WantGrace, WantPause, Say, Exit,
                             LeaveAddresses, Stay, Log, Inspect, EndHost, DoSnapshot>;

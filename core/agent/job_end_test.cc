@@ -236,6 +236,28 @@ TEST_F(StayTest, WaitsForTheAnswerToItsFailure) {
   EXPECT_EQ(code(), 130);
 }
 
+// A cluster's scheduler signals all hosts of a job, and some hear of the others' end first.
+TEST_F(StayTest, EndsWithTheCodeOfTheSignalThatAnotherHostGot) {
+  step(LinkUp{});
+  step(Received{wire::JobEnded{false, {.kind = Reason::Kind::kInterrupted, .count = 15}}});
+  all_end(143);
+  EXPECT_EQ(code(), 143);
+}
+
+TEST_F(StayTest, EndsWithTheCodeOfAnOrderThatAnotherHostGot) {
+  step(LinkUp{});
+  step(Received{wire::JobEnded{false, {.kind = Reason::Kind::kStopped}}});
+  all_end(143);
+  EXPECT_EQ(code(), 143);
+}
+
+TEST_F(StayTest, EndsWithOneForAnyOtherReasonAndForWhatIsNoSignal) {
+  step(LinkUp{});
+  step(Received{wire::JobEnded{false, {.kind = Reason::Kind::kInterrupted, .count = 1000}}});
+  all_end(143);
+  EXPECT_EQ(code(), 1);
+}
+
 TEST_F(StayTest, WaitsForTheAnswerNoLongerThanForAWhile) {
   step(LinkUp{});
   fail();

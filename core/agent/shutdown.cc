@@ -8,6 +8,22 @@ namespace holdfast::agent {
 
 using wire::Reason;
 
+namespace {
+
+constexpr std::int32_t kTerminated = 128 + 15;
+
+// The exit code of an agent that hears why the job has ended elsewhere. Who starts jobs again looks
+// at it: all hosts of a job that was told to end have that of the signal.
+std::int32_t code_of(const Reason& reason) {
+  if (reason.kind == Reason::Kind::kStopped) return kTerminated;
+  const bool is_signal = reason.count > 0 && reason.count < 128;
+  return reason.kind == Reason::Kind::kInterrupted && is_signal
+             ? 128 + static_cast<std::int32_t>(reason.count)
+             : 1;
+}
+
+}  // namespace
+
 // A program may save its state on the signal, at the end of its step. So the scheduler does not
 // hear of the interruption before the workers have ended, or their grace period is over.
 void Shutdown::on(const Interrupted& e) {
@@ -38,7 +54,6 @@ void Shutdown::receive(const wire::Snapshot& m) {
   if (m.word == wire::SnapshotWord::kStop) {
     if (job_.is_ending() || job_.state == State::kDone) return;
     is_saved_ = !m.name.empty();
-    constexpr std::int32_t kTerminated = 128 + 15;
     return interrupt({.kind = Reason::Kind::kStopped}, kTerminated);
   }
   if (snapshot_pause_ == 0 || job_.state != State::kRunning) return;
@@ -146,7 +161,8 @@ void Shutdown::receive(const wire::JobEnded& m) {
     return p.role == Role::kWorker && p.process == 0 && p.previous != 0 && !ended_well(p.ending);
   });
   const bool known = failed != places.end();
-  fail({known ? exit_code(failed->ending) : 1, m.reason, known ? failed->node_id : ""});
+  fail({known ? exit_code(failed->ending) : code_of(m.reason), m.reason,
+        known ? failed->node_id : ""});
 }
 
 // If a process has heard of the job's end, its agent takes that for true, because the agent itself
@@ -224,7 +240,7 @@ void Shutdown::maybe_exit(Process rehearsal) {
   if (stays_) return stay();
   if (!has_ended || is_awaited_elsewhere()) return;
   result_.drained = options_.drained && job_.state == State::kRunning;
-  result_.is_unsaved = result_.code != 0 && !is_saved_;
+  result_.may_be_unsaved = result_.code != 0 && !is_saved_;
   job_.enter(State::kExited);
   job_.emit(result_);
 }

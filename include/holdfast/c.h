@@ -167,6 +167,9 @@ typedef struct hf_parameter {
 /* Instead of HF_PRIVATE_OWN: at version 0, all ranks take rank 0's private bytes. From version 1 on
  * each rank has its own, as above. */
 #define HF_PRIVATE_OWN_LATER 2u
+/* Besides one of them or none: the memory of private bytes is taken from /dev/shm by hf_take(), not
+ * when the session is opened. So private_bytes may be the most that there will ever be. */
+#define HF_PRIVATE_AS_USED 4u
 
 /* Every rank has the same layout. Without parameters ("image mode"), all of the state is in private
  * bytes, which are kept whole for each version and rank. */
@@ -245,6 +248,11 @@ HF_API hf_status hf_gradients(hf_session* session, float** data, uint64_t* count
  * filled before hf_end_step(); in a step, what follows such a call counts as writing the step down,
  * for `holdfast status` and drills). If fresh: version 0, to be filled. */
 HF_API hf_status hf_private(hf_session* session, uint64_t version, void** data, uint64_t* bytes);
+/* With HF_PRIVATE_AS_USED: takes the memory of a range of the private bytes of hf_version() + 1, or
+ * of version 0 if fresh. Call it before the range is written to for the first time by this process,
+ * for both places in which versions lie in turn; else a full /dev/shm may end the process. It costs
+ * microseconds where the memory is there. HF_WORLD: there is no room. */
+HF_API hf_status hf_take(hf_session* session, const hf_range* range);
 /* Copies `bytes[i]` bytes from `from[i]` to `to[i]`, for each i < `count`; they must not overlap.
  * Large copies bypass the processor's caches. That is faster than memcpy() for data that is not
  * read again soon, such as private bytes. The copy is complete on return. Any thread. */

@@ -205,6 +205,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "hf_moment_of": (c.c_int, [P, c.c_uint32, U64, PP, c.POINTER(U64)]),
     "hf_gradients": (c.c_int, [P, PP, c.POINTER(U64)]),
     "hf_private": (c.c_int, [P, U64, PP, c.POINTER(U64)]),
+    "hf_take": (c.c_int, [P, c.POINTER(CRange)]),
     "hf_copy": (None, [U64, PP, PP, c.POINTER(U64)]),
     "hf_digest": (None, [U64, PP, c.POINTER(U64), c.POINTER(U64)]),
     "hf_join": (c.c_int, [P, c.POINTER(CPosition)]),

@@ -41,6 +41,7 @@ from holdfast._waiting import abandoned, interruptibly
 # For hf_layout.flags.
 _PRIVATE_OWN: Final = 1
 _PRIVATE_OWN_LATER: Final = 2
+_PRIVATE_AS_USED: Final = 4
 
 
 class Place(NamedTuple):
@@ -171,14 +172,17 @@ class Worker(KeyValues):
         own_private: bool = False,
         own_later: bool = False,
         common_bytes: int = 0,
+        as_used: bool = False,
     ) -> Session:
         """Open the state. `parameters` holds names with their numbers of float32 elements.
 
         Private bytes are each rank's own with `own_private`, but the first `common_bytes` of them
         are equal on all ranks from version 1 on. `own_later`: they are each rank's own from version
-        1 on. Neither: a rank that has lost them gets those of another rank.
+        1 on. Neither: a rank that has lost them gets those of another rank. `as_used`: their memory
+        is taken by Session.take().
         """
         flags = (_PRIVATE_OWN if own_private else 0) | (_PRIVATE_OWN_LATER if own_later else 0)
+        flags |= _PRIVATE_AS_USED if as_used else 0
         return Session(self, parameters, optimizer, (private_bytes, common_bytes), flags)
 
     def early_group(self, ranks: Sequence[int], name: str) -> Group:
@@ -336,6 +340,10 @@ class Session:
     def private(self, version: int) -> memoryview[int]:
         """Return the private bytes of self.version (read only) or self.version + 1 (to fill)."""
         return bytes_at(*self._found(lib.hf_private, version))
+
+    def take(self, offset: int, size: int) -> None:
+        """Take memory for private bytes of the version to fill. WorldError: there is no room."""
+        check(lib.hf_take(self.handle, c.byref(CRange(offset, size))))
 
     def uses_committed(self) -> None:
         """Say that the version under way repeats private bytes of the last one."""

@@ -39,7 +39,7 @@ _ASKED: Final = ("SIGUSR1", "SIGUSR2")
 _COUNT: Final = (
     "import torch, sys\n"
     "try: kind = torch.accelerator.current_accelerator(True) if sys.argv[1] == 'auto' else None\n"
-    "except Exception: kind = None\n"
+    "except AttributeError: kind = None\n"
     "name = kind.type if kind else {'gpu': 'cuda', 'auto': 'cuda'}.get(sys.argv[1], sys.argv[1])\n"
     "m = getattr(torch, name, None)\n"
     "print(m.device_count() if m is not None and m.is_available() else 0)\n"

@@ -30,6 +30,7 @@ _HELP = """usage: holdfast COMMAND ...
   drain     have other hosts take a host's ranks over, for good (drain --help)
   move      have another host take a host's ranks over (move --help)
   clean     remove what dead jobs have left
+  doctor    what this machine has, what will not work and what to do; tries a small job
   settings  all environment variables that Holdfast reads
   timeline  draw what happened to a job, out of its traces (timeline --help)
   tls       make or check the certificates of a job (tls --help)
@@ -90,11 +91,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         from holdfast.snapshots._diff import main as diff
 
         raise SystemExit(diff(rest[1:]))
+    if command == "doctor":
+        _require("holdfast")
+        from holdfast._doctor import main as doctor
+
+        raise SystemExit(doctor(rest))
     if command in _NATIVE:
         _become("holdfast", words)
     fail(
         f"there is no command '{command}'; "
-        f"there are run, verify, msrun, {', '.join(_NATIVE[:-1])}, env"
+        f"there are run, verify, msrun, doctor, {', '.join(_NATIVE[:-1])}, env"
     )
 
 

@@ -27,7 +27,7 @@ Begin = Callable[..., "subprocess.Popen[str]"]  # Of the options beyond those of
 
 def of_torch(folder: Path) -> tuple[Begin, Callable[[], Any]]:
     """Return what begins a job in a folder, and what reads its results."""
-    from test_torch_snapshots import Runs
+    from torch_lost import Runs
 
     runs = Runs(folder)
     return lambda *options: runs.start("out", *options, pause=0.04), lambda: runs.saved("out")

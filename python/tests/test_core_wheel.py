@@ -169,3 +169,19 @@ def test_core_what_is_missing_to_build_is_named_at_once(tmp_path: Path) -> None:
         assert package in said
     assert "libgtest-dev" not in said  # The wheel is built without tests.
     assert "`tools/install` installs them" in said
+
+
+@pytest.mark.skipif(not MADE, reason="only tools/wheel makes the archive for C")
+def test_core_a_c_program_is_built_with_the_archive_and_runs_under_its_msrun(
+    wheel: Path, tmp_path: Path
+) -> None:
+    (archive,) = wheel.parent.glob(f"libholdfast-*-linux-{os.uname().machine}.tar.gz")
+    run("tar", "xzf", str(archive), folder=tmp_path)
+    (there,) = tmp_path.glob("libholdfast-*")
+    library = ("-L", str(there / "lib"), "-lholdfast", f"-Wl,-rpath,{there / 'lib'}")
+    source = str(ROOT / "capi" / "testing" / "solo.c")
+    run("cc", "-I", str(there / "include"), source, "-o", "solo", *library, folder=tmp_path)
+    run("./solo", folder=tmp_path)
+    msrun = (str(there / "bin" / "msrun"), "--worker_num=1", "--join=True", "--log_dir=log")
+    run(*msrun, f"--master_port={free_port()}", "./solo", folder=tmp_path)
+    assert "ok" in run(str(there / "bin" / "holdfast"), "doctor", folder=tmp_path)

@@ -51,7 +51,7 @@ class Agent {
  public:
   Agent(const AgentOptions& options, const Launch& launch, std::function<void()> on_started);
   int run();
-  [[nodiscard]] bool is_unsaved() const { return exit_.is_unsaved; }
+  [[nodiscard]] bool may_be_unsaved() const { return exit_.may_be_unsaved; }
   [[nodiscard]] std::vector<Rank> ranks() const;
 
  private:
@@ -442,6 +442,7 @@ int run_job(const AgentOptions& options, Launch& launch, std::function<void()> o
     options.terminal->say(taken.error().what);
     return kExitUsage;
   }
+  const auto began = std::chrono::system_clock::now();
   for (const auto& remark : launch.remarks) options.terminal->say(remark);
   begin_to_read(launch.settings);
   // A former job's would be taken for this one's.
@@ -451,11 +452,16 @@ int run_job(const AgentOptions& options, Launch& launch, std::function<void()> o
   try {
     Agent agent(options, launch, std::move(on_started));
     code = agent.run();
-    if (agent.is_unsaved()) unsaved = agent.ranks();
+    if (agent.may_be_unsaved()) unsaved = agent.ranks();
   } catch (const std::system_error& error) {  // ~Agent has killed all processes.
     options.terminal->say(without(error));
   }
-  if (launch.runs_scheduler || launch.stands_by) keep_reports(launch, *options.terminal);
+  if (launch.runs_scheduler || launch.stands_by) {
+    keep_reports(launch, *options.terminal);
+    const Ended ended{.log_directory = launch.log_directory, .began = began};
+    const std::string said = options.at_end ? options.at_end(ended) : "";
+    if (!said.empty()) options.terminal->say(said);
+  }
   leave_snapshot(options, launch, unsaved);
   // A failed --continue must not cost the state that the dead agent left.
   if (options.continues && code != 0) {

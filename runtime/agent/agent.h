@@ -1,7 +1,9 @@
 // The agent: starts the processes of a job on this host, watches and replaces them (msrun).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -12,6 +14,12 @@
 #include "runtime/agent/terminal.h"
 
 namespace holdfast::runtime {
+
+// What an agent that ran the scheduler, or stood by for it, has left of a job.
+struct Ended {
+  std::string log_directory;                    // With kReports and kLastStatus, if there are any.
+  std::chrono::system_clock::time_point began;  // When this agent began.
+};
 
 struct AgentOptions {
   std::vector<std::string> program;  // The training program and its arguments.
@@ -43,6 +51,8 @@ struct AgentOptions {
   bool usr1_ends = false;     // SIGUSR1 ends the job as SIGTERM does, but workers get SIGUSR1.
   bool usr2_ends = false;     // Likewise. Without it, the workers get the signal, and go on.
   bool as_torchrun = false;   // Messages name the options as torchrun spells them.
+  // Called at the end, if set. Returns a sentence for the user; empty: none.
+  std::function<std::string(const Ended&)> at_end;
 };
 
 // Whether no other agent starts a part of the job.

@@ -62,13 +62,14 @@ class LastSnapshot {
       : options_(options), until_(Clock::now() + time), on_begin_(on_begin) {}
 
   Status open(const std::vector<Rank>& ranks);
-  [[nodiscard]] bool holds_none() const { return own_.empty(); }  // As a spare host.
-  // Neither has another host then: a step is staged by all before anybody commits it.
-  [[nodiscard]] bool has_nothing() const;
-  [[nodiscard]] bool is_alone() const { return is_alone_; }
+  // Nobody waits for this host: it has nothing to save, and no rank's state (as a spare host) or
+  // those of all.
+  [[nodiscard]] bool is_out() const { return own_.empty() || (is_alone_ && has_nothing()); }
   Result<std::string> make();
 
  private:
+  // Neither has another host then: a step is staged by all before anybody commits it.
+  [[nodiscard]] bool has_nothing() const;
   Result<std::string> meet(const HostNotes& notes);
   // The name of the run's last snapshot, if it is of this version. Empty: there is none.
   [[nodiscard]] std::string name_of(Version version) const;
@@ -186,11 +187,7 @@ Status LastSnapshot::write_parts(Version version) {
   version_ = version;
   name_ = wire::name_of_snapshot(run_id_, 0, version);
   // What the job has not finished takes the room that this one needs.
-  const auto found = snapshot::find(options_.folder);
-  for (const auto& half : found ? found->half : std::vector<std::string>()) {
-    const bool is_ours = half.starts_with(cat(hex(run_id_), '-')) && half != name_;
-    if (is_ours) (void)snapshot::remove(options_.folder, half);
-  }
+  remove_unfinished(options_.folder, name_);
   auto state = own_.begin();
   for (auto& [rank, arena] : arenas_) {
     if (arena.has(version)) {
@@ -236,11 +233,9 @@ Result<std::string> leave_last_snapshot(const SnapshotWriter::Options& options,
                                         const std::vector<Rank>& ranks, Duration time,
                                         const std::function<void()>& on_begin) {
   LastSnapshot last(options, time, on_begin);
-  if (Status opened = last.open(ranks); !opened) {
-    if (last.has_nothing()) return std::string();
-    return opened.error();
-  }
-  if (last.holds_none() || (last.has_nothing() && last.is_alone())) return std::string();
+  const Status opened = last.open(ranks);
+  if (last.is_out()) return std::string();
+  if (!opened) return opened.error();
   return last.make();
 }
 

@@ -396,7 +396,7 @@ Result<Launch> prepare(const AgentOptions& options, Words argv) {
 }
 
 void forget_reports(const Launch& launch) {
-  for (const char* name : {kReports, kLastStatus}) {
+  for (const char* name : {kReports, kLastStatus, kPicture}) {
     ::unlink(cat(launch.log_directory, '/', name).c_str());
   }
 }

@@ -83,13 +83,17 @@ Status name_snapshot(const SnapshotWriter::Options& options, const wire::Snapsho
   if (auto named = snapshot::name_snapshot(options.folder, order.name, manifest); !named) {
     return named;
   }
-  std::vector<std::string> gone = order.old;
-  for (const auto& half : found->half) {  // This run's: nobody writes another one now.
-    if (half != order.name && run_of(half) == run_of(order.name)) gone.push_back(half);
-  }
   // The snapshot is whole: what can not be removed costs only room.
-  for (const auto& name : gone) (void)snapshot::remove(options.folder, name);
+  for (const auto& name : order.old) (void)snapshot::remove(options.folder, name);
+  remove_unfinished(options.folder, order.name);
   return {};
+}
+
+void remove_unfinished(const std::string& folder, const std::string& name) {
+  const auto found = snapshot::find(folder);
+  for (const auto& half : found ? found->half : std::vector<std::string>()) {
+    if (half != name && run_of(half) == run_of(name)) (void)snapshot::remove(folder, half);
+  }
 }
 
 SnapshotWriter::SnapshotWriter(io::Loop& loop, Options options,

@@ -45,6 +45,10 @@ class SnapshotWriter {
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
 };
 
+// Removes the snapshots of this one's run that were never finished, but for this one. Nobody writes
+// another one of the run now. What can not be removed costs only room.
+void remove_unfinished(const std::string& folder, const std::string& name);
+
 // Makes a snapshot of the files that are all in their place, and removes those of its run that it
 // replaces: `order.old`, and those that were never finished.
 [[nodiscard]] Status name_snapshot(const SnapshotWriter::Options& options,

@@ -171,8 +171,10 @@ class Parts {
 };
 
 // Fills the range with the tensors that belong there. Those of `wanted` have to be among them.
+// `take` has to be called for memory before it is written to.
 Status fill(const std::map<std::uint64_t, Parts::Source>& sources, const Range& range,
             std::span<std::byte> memory, const std::vector<Range>& wanted,
+            const std::function<Status(const Range&)>& take,
             const std::function<Error(const std::string&)>& unfit) {
   std::vector<Range> filled;
   for (auto at = sources.lower_bound(range.offset); at != sources.end(); ++at) {
@@ -182,6 +184,7 @@ Status fill(const std::map<std::uint64_t, Parts::Source>& sources, const Range& 
     if (bytes > range.bytes - (offset - range.offset)) {
       return unfit("its tensors go beyond what they belong to");
     }
+    if (Status taken = take({offset, bytes}); !taken) return taken;
     const auto to = memory.subspan(offset - range.offset, bytes);
     if (const auto read = source.shard->read(*source.tensor, to); !read) {
       return PartFiles::unreadable(read.error());
@@ -262,10 +265,11 @@ Result<std::uint64_t> load_parts(arena::Arena& arena, const PartOptions& options
     return PartFiles::unreadable(read.error());
   }
   const auto sources = parts->sources(options.rank);
+  const auto take = [&](const Range& range) { return arrival.take(coming, range); };
   for (std::size_t i = 1; i < coming.ranges.size(); ++i) {
     const auto memory = arrival.place(coming, i);
     if (!memory) return memory.error();
-    const auto filled = fill(sources, coming.ranges[i], *memory, *wanted, unfit);
+    const auto filled = fill(sources, coming.ranges[i], *memory, *wanted, take, unfit);
     if (!filled) return filled.error();
   }
   if (const auto came = arrival.came(coming); !came) return came.error();

@@ -2,6 +2,7 @@
 #include "runtime/jobs/arena_parts.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
@@ -105,6 +106,26 @@ TEST_F(PartsTest, EachRankOfAnotherRunLoadsWhatItHad) {
     ASSERT_TRUE(bytes) << bytes.error().what;
     expect_equal(loaded, arenas_[static_cast<std::size_t>(rank)]);
   }
+}
+
+// Of the private bytes, the version uses less than a hundredth.
+TEST_F(PartsTest, WhatIsLoadedTakesTheMemoryOfWhatIsUsed) {
+  arena::Layout roomy = kModel;
+  roomy.private_bytes = 32 << 20;
+  arenas_.clear();
+  arenas_.push_back(open("roomy", roomy));
+  draw(arenas_[0].private_bytes(kMade).first(kPrivate), 4);
+  arenas_[0].begin(kMade, {}, kUsed);
+  make(1);
+  auto loaded =
+      Arena::open(directory_.file("new"), roomy, kRun + 1, nullptr, arena::Memory::kAsUsed);
+  ASSERT_TRUE(loaded) << loaded.error().what;
+  const auto bytes = load_parts(*loaded, options(0, 1), kMade, dir_, name_);
+  ASSERT_TRUE(bytes) << bytes.error().what;
+  expect_equal(*loaded, arenas_[0]);
+  struct stat status {};
+  ASSERT_EQ(::stat(loaded->path().c_str(), &status), 0);
+  EXPECT_LT(status.st_blocks * 512, 4 << 20);
 }
 
 // What all hold alike is written once: 120 KB of floats, and 25 KB of private bytes.

@@ -62,6 +62,8 @@ Result<bool> remove_if_still_dead(const FoundJob& job);
 // job's recoveries, one on a line; and the job's last status (docs/formats/runtime-folder.md).
 inline constexpr const char* kReports = "recoveries.jsonl";
 inline constexpr const char* kLastStatus = "last_status.json";
+// What `holdfast` makes of them there.
+inline constexpr const char* kPicture = "recoveries.svg";
 // Such a file of the job's folder. Empty: there is none.
 std::string read_left(const std::string& directory, const char* name);
 

@@ -2,8 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
-#include <optional>
 #include <system_error>
 
 #include "base/text.h"
@@ -14,18 +14,22 @@ namespace {
 
 constexpr const char* kAuto = "auto";
 
-// HOLDFAST_RESUME is one snapshot, not a folder of them.
-bool is_one(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::exists(path + "/manifest.json", error);
-}
+// What HOLDFAST_RESUME means: the snapshots of a folder, or one of them.
+struct Meant {
+  std::string folder;
+  std::string only;  // Its name; empty: any.
 
-// The folder of snapshots that HOLDFAST_RESUME means.
-std::string resumed_folder(const config::Settings& settings) {
-  if (settings.resume == kAuto) return settings.snapshot;
+  [[nodiscard]] bool has(const std::string& name) const { return only.empty() || name == only; }
+};
+
+Meant meant_by(const config::Settings& settings) {
+  if (settings.resume == kAuto) return {settings.snapshot, ""};
   std::filesystem::path path = settings.resume;
   if (!path.has_filename()) path = path.parent_path();  // "folder/"
-  return is_one(settings.resume) ? path.parent_path().string() : path.string();
+  std::error_code error;
+  const bool is_one = std::filesystem::exists(path / "manifest.json", error);
+  if (!is_one) return {path.string(), ""};
+  return {path.parent_path().string(), path.filename().string()};
 }
 
 std::string size_in_words(std::int32_t ranks, std::int32_t servers) {
@@ -40,7 +44,7 @@ std::string folder_with(const config::Settings& settings, const std::string& nam
   const bool is_own =
       settings.resume.empty() || (!settings.snapshot.empty() &&
                                   std::filesystem::exists(settings.snapshot + '/' + name, error));
-  return is_own ? settings.snapshot : resumed_folder(settings);
+  return is_own ? settings.snapshot : meant_by(settings).folder;
 }
 
 std::string parts_begin(Rank rank) {
@@ -53,18 +57,15 @@ std::string loaded_file(Rank rank) {
 
 void read_ahead(const config::Settings& settings) {
   if (settings.resume.empty()) return;
-  const std::string folder = resumed_folder(settings);
-  std::string name;
-  if (settings.resume != kAuto && is_one(settings.resume)) {
-    name = std::filesystem::path(settings.resume).filename().string();
-  } else if (const auto found = snapshot::find(folder); found && !found->whole.empty()) {
-    name = found->whole.front().name;
-  } else {
-    return;
-  }
+  const Meant meant = meant_by(settings);
+  const auto found = snapshot::find(meant.folder);
+  if (!found) return;
+  const auto newest = std::find_if(found->whole.begin(), found->whole.end(),
+                                   [&](const auto& one) { return meant.has(one.name); });
+  if (newest == found->whole.end()) return;
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
-  snapshot::read_ahead(folder, name, pages * page / 4);
+  snapshot::read_ahead(meant.folder, newest->name, pages * page / 4);
 }
 
 Result<Resumed> resume_by(const config::Settings& settings) {
@@ -76,18 +77,16 @@ Result<Resumed> resume_by(const config::Settings& settings) {
                  "--resume is auto, but no folder of snapshots is named: give --snapshot, or "
                  "--resume that folder"};
   }
-  const std::string folder = resumed_folder(settings);
+  const Meant meant = meant_by(settings);
+  const std::string& folder = meant.folder;
   const auto found = snapshot::find(folder);
   if (!found) return found.error();
-  const auto only = !is_auto && is_one(settings.resume)
-                        ? std::optional(std::filesystem::path(settings.resume).filename().string())
-                        : std::nullopt;
   for (const auto& half : found->half) {
     if (is_auto) (void)snapshot::remove(folder, half);  // What can not be removed costs only room.
   }
   const std::int32_t ranks = settings.worker_num + settings.server_num;
   for (const auto& [name, manifest] : found->whole) {
-    if (only && name != *only) continue;
+    if (!meant.has(name)) continue;
     if (manifest.world_size != ranks || manifest.servers != settings.server_num) {
       if (!resumed.snapshots.empty()) break;
       return Error{Blame::kUser,

@@ -1,10 +1,13 @@
 // toy: the smallest trainer, without any framework, for tests that kill processes. Its gradients
 // are a pure function of (rank, step, parameters), so a run has one right result, bit for bit.
 //
-//   toy --steps N --out DIR [--optimizer sgd|momentum|adam|adamw] [--elements E] [--pause US]
-//       [--private own|same] [--hold STEP [--holds RANK]] [--hold-again STEP] [--forgets STEPS]
+//   toy --steps N --out DIR [--optimizer sgd|momentum|adam|adamw] [--elements E]
+//       [--pause US] [--lingers US] [--private own|same] [--hold STEP [--holds RANK]] [--hold-again
+//       STEP] [--forgets STEPS]
 //       [--flips N] [--flips-of FILE] [--loses N] [--keys N]
 //
+// --pause US: a step waits so long, in place of computing. --lingers US: likewise, until there is a
+// file DIR/go: a test writes it once it has said and seen all that it wants of a job that trains.
 // --private same: the private bytes are the same on all ranks; else they differ. --hold STEP:
 // within that step it waits until there is a file DIR/go. --holds RANK: only this rank does,
 // each time that it makes the step, and it removes the file. --hold-again STEP: the same, with a
@@ -55,7 +58,8 @@ struct Options {
   std::string out;
   arena::Optimizer optimizer = arena::Optimizer::kMomentum;
   std::uint64_t elements = 100'000;
-  unsigned pause_us = 0;  // How long a step waits, in place of computing.
+  unsigned pause_us = 0;
+  unsigned lingers_us = 0;
   bool same_private = false;
   Version hold = 0;  // The step in which to wait; 0: none. So is the next.
   Version hold_again = 0;
@@ -226,6 +230,9 @@ class Toy {
     }
     use_tables(n);
     if (options_.pause_us != 0) ::usleep(options_.pause_us);
+    if (options_.lingers_us != 0 && ::access((options_.out + "/go").c_str(), F_OK) != 0) {
+      ::usleep(options_.lingers_us);
+    }
     if (options_.holds == kNoRank || options_.holds == rank) {
       if (n == options_.hold) hold(options_.out + "/go");
       if (n == options_.hold_again) hold(options_.out + "/go-again");
@@ -376,6 +383,8 @@ Options parse(int argc, char** argv) {
       options.loses = std::stoi(value);
     else if (name == "--keys")
       options.keys = std::stoull(value);
+    else if (name == "--lingers")
+      options.lingers_us = static_cast<unsigned>(std::stoul(value));
     else if (name == "--pause")
       options.pause_us = static_cast<unsigned>(std::stoul(value));
     else if (name == "--optimizer") {

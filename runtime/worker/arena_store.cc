@@ -150,10 +150,7 @@ class ArenaStore final : public StateStore {
     for (std::size_t k = 0; k < arena::moment_count(arena_.layout().optimizer); ++k) {
       zero(arena_.moments(k));
     }
-    for (const Version place : {Version{0}, Version{1}}) {
-      const auto bytes = arena_.private_bytes(place);
-      std::fill(bytes.begin(), bytes.end(), std::byte{});
-    }
+    arena_.clear_private();
     has_remains_ = false;
   }
   void stage(Version n, const arena::StagedStep& step) override { arena_.stage(n, step); }
@@ -365,6 +362,11 @@ class ArenaStore final : public StateStore {
       }
       auto placed = arrival_.place(coming_, range);
       refused_ += placed ? 0 : 1;
+      if (!placed || range == 0) return placed;
+      if (Status taken = arrival_.take(coming_, coming_.ranges.at(range)); !taken) {
+        refused_ = kMostRefused;
+        return taken.error();
+      }
       return placed;
     }
     [[nodiscard]] Status came(const StateHead&) override {
@@ -414,15 +416,15 @@ class ArenaStore final : public StateStore {
 }  // namespace
 
 OpenStore in_arena(arena::Layout layout, Secrecy secrecy, std::uint64_t common_bytes,
-                   std::unique_ptr<os::Unnamed> prepared) {
+                   std::unique_ptr<os::Unnamed> prepared, arena::Memory memory) {
   const Privacy privacy{secrecy, common_bytes, layout.private_bytes};
   // A std::function must be copyable, and a unique_ptr is not.
   const auto shared = std::make_shared<std::unique_ptr<os::Unnamed>>(std::move(prepared));
-  return [layout = std::move(layout), privacy, shared](
+  return [layout = std::move(layout), privacy, shared, memory](
              Worker& worker, const Identity& identity) -> Result<std::unique_ptr<StateStore>> {
     const std::string path = path_of(identity, identity.rank);
     if (auto taken = take_from_predecessor(worker, path); !taken) return taken.error();
-    auto arena = arena::Arena::open(path, layout, identity.run_id, std::move(*shared));
+    auto arena = arena::Arena::open(path, layout, identity.run_id, std::move(*shared), memory);
     if (!arena) return arena.error();
     return std::unique_ptr<StateStore>(
         std::make_unique<ArenaStore>(worker, identity, *std::move(arena), privacy));

@@ -18,11 +18,12 @@ enum class Secrecy : std::uint8_t {
 
 // For Session::open: opens this rank's arena in the job's folder, once no thread of the rank's
 // predecessor can write to it (ownership.h). `common_bytes`, for kOwn: so many of the first private
-// bytes are the same on all ranks from version 1 on. `prepared`: see Arena::open. Errors: those of
-// take_ownership() and Arena::open.
+// bytes are the same on all ranks from version 1 on. `prepared`, `memory`: see Arena::open. Errors:
+// those of take_ownership() and Arena::open.
 [[nodiscard]] OpenStore in_arena(arena::Layout layout, Secrecy secrecy = Secrecy::kShared,
                                  std::uint64_t common_bytes = 0,
-                                 std::unique_ptr<os::Unnamed> prepared = nullptr);
+                                 std::unique_ptr<os::Unnamed> prepared = nullptr,
+                                 arena::Memory memory = arena::Memory::kAtOnce);
 
 // Memory for a new arena, which takes long to get: the `prepared` of in_arena(). Null: this process
 // is no waiting spare that is to prepare (HOLDFAST_PREPARE), or there is no room now.

@@ -81,7 +81,7 @@ class Engine:
         _ = self.seat.place  # A spare waits here. From now on its rank is known.
         self.early.end()
         self.session = self.seat.worker.open(
-            private_bytes=private_bytes, own_private=True, common_bytes=common_bytes
+            private_bytes=private_bytes, own_private=True, common_bytes=common_bytes, as_used=True
         )
         self.session.end_on_exit()
         for table in (*self.tables, *self.served):

@@ -39,6 +39,7 @@ from holdfast.torch._plan import (
 
 _MAGIC: Final = b"HFTORCH2"
 _LEAST_OBJECTS: Final = 1 << 20
+_GRAIN: Final = 1 << 16  # Objects take memory in such pieces.
 _OUTGROWN: Final = (
     "the state has outgrown the room that was measured at the start ({} bytes); let what is kept "
     "have its full size when State is made"
@@ -63,6 +64,9 @@ class Image:
         self.places: list[Place] = []  # Of the image that was written or read last.
         self.used: tuple[tuple[int, int], ...] = ()  # Ranges of the image that was written last.
         self._written: dict[int, bytes] = {}  # By address of an image: the pickled plan in it.
+        # Has the kernel give memory for a range of the image, by its offset and size.
+        self.take: Callable[[int, int], None] = lambda *_: None
+        self._taken: dict[int, tuple[int, int]] = {}  # By address: where objects and tensors end.
         shared, size, tensors = kept.room_of_tensors(common)
         self.common = shared + ALIGN if common else 0
         self.common += -self.common % ALIGN
@@ -72,7 +76,7 @@ class Image:
         self._start = _head.BYTES + max(_LEAST_OBJECTS, 1 << (room - 1).bit_length())
         self._start += -self._start % ALIGN
         total = self.common + self._start + size + (1 << 20)
-        self.bytes = total + -total % (1 << 20)  # Unused bytes take no memory.
+        self.bytes = total + -total % (1 << 20)  # What is not used takes no memory: see take.
 
     def agree(self, first: Callable[[bytes], bytes]) -> None:
         """Use the sizes that this rank's first process measured: `first` returns those, or ours."""
@@ -120,9 +124,10 @@ class Image:
         most = max(ALIGN, self.common)
         if head.size > self._start or plan.end > len(view) or plan.common_end > most:
             raise UserError(_OUTGROWN.format(len(view)))
+        address = memory.data_ptr()
+        self._take(address, head.size, plan.end)
         plan.copy_to(memory)
         self.places = plan.places
-        address = memory.data_ptr()
         head.write(view[self.common :], _MAGIC, self._written.get(address) is plan.pickled)
         self._written[address] = plan.pickled
         if self.common:
@@ -133,6 +138,18 @@ class Image:
         """Guard nothing any more: nothing will be restored."""
         if self._plan is not None:
             self._plan.release()
+
+    def _take(self, address: int, objects: int, end: int) -> None:
+        """Take memory for an image of this size, where it is larger than those there before."""
+        had_objects, had_end = self._taken.get(address, (0, 0))
+        if objects <= had_objects and end <= had_end:
+            return
+        objects, end = max(objects, had_objects), max(end, had_end)
+        start = self.common + self._start
+        objects = min(objects + -objects % _GRAIN, self._start)
+        self.take(0, self.common + objects)
+        self.take(start, end - start)
+        self._taken[address] = objects, end
 
     def _use(self, objects: int, end: int) -> None:
         start = self.common + self._start
@@ -149,6 +166,7 @@ class Image:
         start = self.common + self._start
         end = max((place.offset + bytes_of(place) for place in places), default=start)
         end = max(end, start)
+        self._take(torch.frombuffer(new, dtype=torch.uint8).data_ptr(), head.size, end)
         head.write(new[self.common :], _MAGIC)
         new[: self.common] = old[: self.common]
         new[start:end] = old[start:end]

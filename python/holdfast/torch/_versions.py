@@ -77,7 +77,9 @@ class Versions(_versions.Versions):
         rank = engine.seat.place.rank  # A spare waits here.
         if not engine.seat.worker.solo:
             self._image.agree(lambda mine: engine.early.first(f"room-{rank}", mine))
-        self.open(engine.open(self._image.bytes, self._image.common))
+        session = engine.open(self._image.bytes, self._image.common)
+        self._image.take = session.take
+        self.open(session)
         engine.set_phase(Phase.ECHO)
         engine.in_step = True
         self._begin(restarted=True)
