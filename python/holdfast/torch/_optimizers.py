@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from holdfast._errors import UserError
+from holdfast.torch._private import cut_parameters
 
 SERVED: Final = "_holdfast_served"  # The attribute that names an optimizer's ParameterServer.
 
@@ -47,9 +48,7 @@ def whole_shapes(model: torch.nn.Module) -> dict[int, torch.Size]:
     """
     found: dict[int, torch.Size] = {}
     for module in model.modules():
-        flat = getattr(getattr(module, "_handle", None), "flat_param", None)
-        parameters = getattr(flat, "_params", None) or ()
-        for parameter, shape in zip(parameters, getattr(flat, "_shapes", ())):
+        for parameter, shape in cut_parameters(module):
             found[id(parameter)] = torch.Size((shape.numel(),))
     return found
 

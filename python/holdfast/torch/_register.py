@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import time
 from typing import Any, NoReturn
@@ -17,6 +16,7 @@ from holdfast.torch import _engine
 from holdfast.torch._engine import Engine
 from holdfast.torch._group import HoldfastGroup
 from holdfast.torch._member import label_of
+from holdfast.torch._private import keep_from_recorder, rendezvous_handlers
 from holdfast.torch._store import OwnStore
 
 _stores: list[OwnStore] = []  # Held: torch itself does not keep their Python parts alive.
@@ -79,15 +79,15 @@ def _check_world(engine: Engine, options: Any) -> None:
 
 def register() -> None:
     """Make the backend known to torch. A second call does nothing."""
-    if "HOLDFAST" not in dist.Backend._plugins:
+    if not hasattr(dist.Backend, "HOLDFAST"):
         dist.Backend.register_backend("holdfast", _create, extended_api=True, devices=["cpu"])
+        keep_from_recorder("holdfast")
     _serve_env_rendezvous()
 
 
 def _serve_env_rendezvous() -> None:
     """Let init_process_group("holdfast") find its ranks without a store over TCP."""
-    # torch.distributed.rendezvous is a function: the module has to be imported by name.
-    handlers = importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers
+    handlers = rendezvous_handlers()
     usual = handlers["env"]
     if getattr(usual, "_holdfast", False):
         return
