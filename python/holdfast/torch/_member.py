@@ -17,12 +17,13 @@ from holdfast.torch._callers import is_of_a_framework, wanted_objects
 from holdfast.torch._eager import runs_as_it_is
 from holdfast.torch._early import OTHERS, Early
 from holdfast.torch._engine import Engine
-from holdfast.torch._work import Done, Runner
+from holdfast.torch._work import Done, Runner, gives_lasting_works
 
 _Base: Any = dist.ProcessGroup  # Its stubs describe overloads that torch itself never calls.
 
 
 @runs_as_it_is
+@gives_lasting_works
 class Member(_Base):  # type: ignore[misc]
     """A process group as torch knows it, which also knows who answers its collectives now."""
 

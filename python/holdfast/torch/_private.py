@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from holdfast._errors import UserError
+from holdfast._tried import order
 
 # What it is for, in "... has no `_version` any more, by which Holdfast ...".
 NAMES: Final = {
@@ -54,6 +55,7 @@ NAMES: Final = {
     # Process groups.
     "_rendezvous_handlers": 'has init_process_group("holdfast") do without a store over TCP',
     "_FR_SELF_RECORDING_BACKENDS": "is left out by a recorder that knows no groups of Python",
+    "_create_work_from_future": "gives torch before 2.7 an operation that outlives its Python part",
     # The compiler.
     "_dynamo": "imports the compiler before the first step",
     "_FrameAction": "keeps the compiler out of its own methods",
@@ -92,7 +94,7 @@ def gone(name: str) -> str:
     """Return the sentence that a private name is gone."""
     return (
         f"torch {torch.__version__} has no `{name}` any more, by which Holdfast {NAMES[name]}; "
-        "take a version that Holdfast was tried with (docs/reference/pytorch.md#versions)"
+        "take a version that Holdfast was tried with ({WHERE})"
     )
 
 
@@ -110,7 +112,7 @@ def missing() -> list[str]:
         module: ("_parameters", "_buffers", "_non_persistent_buffers_set"),
         optimizer: ("_patch_step_function",),
         optimizer.step: ("_wrapped_by_lr_sched",),
-        dist.distributed_c10d: ("_compute_bucket_assignment_by_size",),
+        dist: ("_compute_bucket_assignment_by_size",),
         importlib.import_module("torch.distributed.rendezvous"): ("_rendezvous_handlers",),
         importlib.import_module("torch.distributed.utils"): ("_sync_module_states",),
     }
@@ -296,12 +298,39 @@ def keep_from_recorder(backend: str) -> None:
         backends.add(backend)
 
 
+def forgets_works() -> bool:
+    """Return whether torch lets go of the Python part of what a group gives to C++. 2.7.1 does not.
+
+    What C++ then waits for is never complete.
+    """
+    return order(torch.__version__) < (2, 7, 1)
+
+
+def work_of(future: Any) -> Any:
+    """Return an operation of C++'s that is complete when a future is."""
+    return take(importlib.import_module("torch._C._distributed_c10d"), "_create_work_from_future")(
+        future
+    )
+
+
 # ---- The compiler -------------------------------------------------------------------------------
 
 
 def import_compiler() -> None:
-    """Import torch's compiler."""
+    """Import torch's compiler. Where skip() can not be, keep it out of all files of this package."""
     importlib.import_module("torch._dynamo")
+    if not can_skip():
+        importlib.import_module("torch._dynamo.trace_rules").add("holdfast")
+
+
+def can_skip() -> bool:
+    """Return whether skip() can be had. It can not before torch 2.7."""
+    names = ("set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction")
+    return all(hasattr(_compiler_in_c(), name) for name in names)
+
+
+def _compiler_in_c() -> Any:
+    return getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
 
 
 def skip(function: Any) -> None:
@@ -310,11 +339,8 @@ def skip(function: Any) -> None:
     This marks its code as torch.compiler.disable() does. A call of disable() itself would import
     the compiler, which takes seconds and 100 MB, into programs that do not use it.
     """
-    compiler: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-    names = ("set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction")
-    if not isinstance(function, types.FunctionType):
-        return
-    if all(hasattr(compiler, name) for name in names):
+    if isinstance(function, types.FunctionType) and can_skip():
+        compiler = _compiler_in_c()
         action = compiler._FrameAction.SKIP
         strategy = compiler._FrameExecStrategy(action, action)
         compiler.set_code_exec_strategy(function.__code__, strategy)

@@ -16,7 +16,12 @@ from holdfast.torch import _engine
 from holdfast.torch._engine import Engine
 from holdfast.torch._group import HoldfastGroup
 from holdfast.torch._member import label_of
-from holdfast.torch._private import keep_from_recorder, rendezvous_handlers
+from holdfast.torch._private import (
+    can_skip,
+    import_compiler,
+    keep_from_recorder,
+    rendezvous_handlers,
+)
 from holdfast.torch._store import OwnStore
 
 _stores: list[OwnStore] = []  # Held: torch itself does not keep their Python parts alive.
@@ -29,6 +34,8 @@ def _store() -> OwnStore:
 
 def _create(options: Any, _: Any) -> HoldfastGroup:
     engine = _engine.start(managed=False)
+    if not can_skip():
+        import_compiler()
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     name = options.group_id or ""
     if label_of(name) == "world":
