@@ -25,9 +25,7 @@ except ModuleNotFoundError as error:
 
 from holdfast import _tried
 
-if _refusal := _tried.refusal(
-    "torch", torch.__version__
-):  # Its imports may fail.
+if _refusal := _tried.refusal("torch", torch.__version__):  # Its imports may fail.
     raise ImportError(_refusal)
 
 from holdfast._errors import Error, PeerError, UserError, WorldError

@@ -40,6 +40,7 @@ class Member(_Base):  # type: ignore[misc]
         self._handle = 0
         self._opened: list[_exchange.Group] = []
         self.runner = Runner()
+        self.is_down = False
         self._used_map = 0  # Elements of an all-reduce to be answered locally; 0: none.
         engine.groups.add(self)
         weakref.finalize(self, self.runner.stop).atexit = False
@@ -167,11 +168,14 @@ class Member(_Base):  # type: ignore[misc]
         self._purpose = purpose
 
     def shutdown(self) -> None:
-        """Shut the group down. The end of the world group ends the training."""
+        """Shut the group down, once. The end of the world group ends the training."""
+        if self.is_down:
+            return
         self.runner.drain()
         if self.label == "world":
             self._engine.end()
         self.runner.stop()
+        self.is_down = True
 
     def abort(self) -> None:
         """Do nothing: the runtime ends what has to be ended."""

@@ -90,6 +90,7 @@ def register() -> None:
         dist.Backend.register_backend("holdfast", _create, extended_api=True, devices=["cpu"])
         keep_from_recorder("holdfast")
     _serve_env_rendezvous()
+    _shut_down_in_time()
 
 
 def _serve_env_rendezvous() -> None:
@@ -120,6 +121,23 @@ def _serve_env_rendezvous() -> None:
 
     dist.init_process_group = init
     dist.distributed_c10d.init_process_group = init
+
+
+def _shut_down_in_time() -> None:
+    """Let destroy_process_group() shut groups down. torch 2.6 does so for NCCL's groups alone."""
+    plain = dist.destroy_process_group
+
+    @functools.wraps(plain)
+    def destroy(group: Any = None) -> None:
+        is_all = group is None or group is dist.group.WORLD
+        groups = list(_engine.engine.groups) if is_all and _engine.engine else [group]
+        plain(group)
+        for one in groups:
+            if isinstance(one, HoldfastGroup):
+                one.shutdown()
+
+    dist.destroy_process_group = destroy
+    dist.distributed_c10d.destroy_process_group = destroy
 
 
 def init_process_group(engine: Engine) -> None:
