@@ -317,7 +317,7 @@ def work_of(future: Any) -> Any:
 
 
 def import_compiler() -> None:
-    """Import torch's compiler. Where skip() can not be, keep it out of all files of this package."""
+    """Import torch's compiler. Where skip() can not be, keep it out of this package's files."""
     importlib.import_module("torch._dynamo")
     if not can_skip():
         importlib.import_module("torch._dynamo.trace_rules").add("holdfast")
