@@ -117,9 +117,8 @@ def test_torch_each_private_name_is_listed_and_used() -> None:
         ]
         if isinstance(name, str) and name.isidentifier() and is_private(name)
     }
-    assert names - own - {"_C", "_distributed_c10d"} == {n for n in _private.NAMES if is_private(n)} | set(
-        _private.ASKED
-    )
+    listed = {name for name in _private.NAMES if is_private(name)} | set(_private.ASKED)
+    assert names - own - {"_C", "_distributed_c10d"} == listed
 
 
 def test_torch_finds_its_names_at_a_group() -> None:
