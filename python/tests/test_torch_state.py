@@ -12,7 +12,6 @@ import pytest
 from torch_job import needs_torch
 from torch_warm import REFUSED, say
 
-from holdfast import _tried
 from holdfast._advice import advise
 
 pytestmark = needs_torch
@@ -362,43 +361,6 @@ class Hidden(torch.optim.SGD):
 hidden = Hidden(model.parameters(), lr=0.1); hidden.hidden = torch.zeros(1)
 refused("reads what it does not declare", lambda: hf.State(model, hidden))
 """)
-    said = program("""
-torch.__version__ = "2.99.0"
-hf.init()
-""")
-    works = ", ".join(_tried.working("torch"))
-    assert f"torch 2.99.0 was not tried; those that were: {works}" in said
-    program("""
-torch.__version__ = "2.99.0"
-from torch.optim.lr_scheduler import LambdaLR
-plain = LambdaLR.__init__
-def without(self, optimizer, function):
-    plain(self, optimizer, function)
-    del optimizer.step
-LambdaLR.__init__ = without
-refused("torch 2.99.0 has no `_wrapped_by_lr_sched` any more, by which Holdfast sees", hf.init)
-""")
-
-
-@pytest.mark.parametrize(
-    ("torch", "said"),
-    [
-        ("None", "holdfast.torch needs PyTorch, which is not installed here; pip install torch\n"),
-        (
-            "types.SimpleNamespace(__version__='2.5.1')",
-            "torch 2.5.1 is older than the oldest that Holdfast was tried with; take one of these:",
-        ),
-    ],
-)
-def test_torch_is_missing_or_too_old_and_said_to_be(torch: str, said: str) -> None:
-    code = (
-        f"import sys, types; sys.modules['torch'] = {torch}\n"
-        "import holdfast\n"
-        "try:\n    import holdfast.torch\n"
-        "except ImportError as error:\n    print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
-    assert done.stdout.startswith(said), done.stderr
 
 
 def test_torch_under_another_launcher_the_right_one_is_named() -> None:
