@@ -299,11 +299,11 @@ def keep_from_recorder(backend: str) -> None:
 
 
 def forgets_works() -> bool:
-    """Return whether torch lets go of the Python part of what a group gives to C++. 2.7.1 does not.
+    """Return whether torch lets go of the Python part of what a group gives to C++. 2.7 does not.
 
     What C++ then waits for is never complete.
     """
-    return order(torch.__version__) < (2, 7, 1)
+    return order(torch.__version__) < (2, 7)
 
 
 def work_of(future: Any) -> Any:
