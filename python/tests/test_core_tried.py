@@ -28,7 +28,7 @@ def tool_of() -> Any:
 def entry(version: str, python: str, result: str = _tried.WORKS) -> dict[str, Any]:
     return {
         **{"framework": "torch", "version": version, "python": python},
-        **{"result": result, "tests": 7, "whole": False, "day": "2026-11-30"},
+        **{"result": result, "tests": 7, "brief": False, "whole": False, "day": "2026-11-30"},
     }
 
 
@@ -52,15 +52,15 @@ def test_core_a_pair_that_was_tried_again_takes_the_place_of_the_former(
     monkeypatch.setattr(tool._tried, "FILE", file)
     file.write_text("[]")
     for one in (entry("2.10.0", "3.11"), entry("2.9.1", "3.11"), entry("2.10.0", "3.11", "bad")):
-        tool.note(one)
+        tool.write(one)
     found = json.loads(file.read_text())
     assert [(e["version"], e["result"]) for e in found] == [("2.9.1", "works"), ("2.10.0", "bad")]
-    whole = {**entry("2.9.1", "3.9"), "whole": True}
+    whole = {**entry("2.9.1", "3.9"), "brief": True, "whole": True}
     assert list(tool.table([*found, whole, entry("2.9.0", "3.9", _tried.NO_WHEEL)])) == [
         "| | Python 3.9 | Python 3.11 |",
         "| --- | --- | --- |",
         "| torch 2.10.0 |  | bad |",
-        "| torch 2.9.1 | 7 tests, whole | 7 tests |",
+        "| torch 2.9.1 | 7 tests, brief, whole | 7 tests |",
         "| torch 2.9.0 | no wheel |  |",
     ]
 
