@@ -128,7 +128,9 @@ def test_torch_finds_its_names_at_a_group() -> None:
 
 
 def test_torch_a_name_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_rng_state()
     assert _private.missing() == []
+    assert torch.equal(torch.get_rng_state(), before)
     plain: Any = torch.optim.lr_scheduler.LambdaLR.__init__
 
     def without(self: Any, optimizer: Any, function: Any) -> None:
