@@ -6,9 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from torch_job import HERE, needs_torch, run
+from torch_job import HERE, needs_fully_shard, needs_torch, run
 
-pytestmark = needs_torch
+pytestmark = [needs_torch, needs_fully_shard]
 
 
 def test_torch_checkpoints_are_saved_and_loaded(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_job import Job, draw_kills, needs_torch
+from torch_job import Job, draw_kills, needs_fully_shard, needs_torch
 from torch_kills import compare
 
 pytest_plugins = ["torch_kills"]
@@ -23,10 +23,12 @@ def test_torch_ddp_with_dropout_batch_norm_and_loader_workers(
     compare(tmp_path, calm, DDP, kills, spares=spares)
 
 
+@needs_fully_shard
 def test_torch_fsdp_on_two_ranks(tmp_path: Path, calm: Any) -> None:
     compare(tmp_path, calm, {"kind": "fsdp"}, [[1, 1, "collective"], [0, 6, "between"]])
 
 
+@needs_fully_shard
 def test_torch_fsdp_on_four_ranks(tmp_path: Path, calm: Any) -> None:
     compare(tmp_path, calm, {"kind": "fsdp"}, [[2, 4, "collective"]], ranks=4)
 

@@ -361,24 +361,6 @@ class Hidden(torch.optim.SGD):
 hidden = Hidden(model.parameters(), lr=0.1); hidden.hidden = torch.zeros(1)
 refused("reads what it does not declare", lambda: hf.State(model, hidden))
 """)
-    said = program("""
-torch.__version__ = "2.99.0"
-hf.init()
-""")
-    assert "torch 2.99.0 was not tried; those that were: 2.13" in said
-
-
-def test_torch_is_missing_and_said_to_be() -> None:
-    code = (
-        "import sys; sys.modules['torch'] = None\n"
-        "import holdfast\n"
-        "try:\n    import holdfast.torch\n"
-        "except ImportError as error:\n    print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
-    assert done.stdout == (
-        "holdfast.torch needs PyTorch, which is not installed here; pip install torch==2.13.0\n"
-    ), done.stderr
 
 
 def test_torch_under_another_launcher_the_right_one_is_named() -> None:

@@ -39,9 +39,13 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 data = [torch.randn(4, 6, generator=torch.Generator().manual_seed(9 * rank + i)) for i in range(4)]
 
 
+# The first name is torch 2.13's.
+all_gather = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
+
+
 def exchange(x: torch.Tensor) -> torch.Tensor:
     total = functional.all_reduce(x * 2, "sum", dist.group.WORLD)
-    rows = functional.all_gather_single(x, 0, dist.group.WORLD)
+    rows = all_gather(x, 0, dist.group.WORLD)
     dist.all_reduce(x)
     return total + x + rows[:4] + dist.get_rank() + dist.get_world_size()
 

@@ -52,7 +52,10 @@ def _live(
     os.close(file)
     os.chdir(Path(log).parent)
     multiprocessing.set_start_method("fork", force=True)  # As usual in a program.
-    life(*words)
+    try:
+        life(*words)
+    finally:
+        atexit._clear()  # From Python 3.13 on, a child would call what a text has registered.
 
 
 def _program(*words: str) -> None:

@@ -21,6 +21,7 @@ import torch
 
 from holdfast._errors import UserError
 from holdfast.torch._copies import digests_of, digests_of_memory
+from holdfast.torch._private import change_counts
 
 _PLAIN: Final = (
     *(bool, int, float, complex, str, bytes, type(None), range, slice, enum.Enum),
@@ -68,7 +69,7 @@ class Batch:
         """Return what differs if a part was changed."""
         tensors = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
         arrays = [leaf for leaf in self._leaves if not isinstance(leaf, torch.Tensor)]
-        counts = [-1 if t.is_inference() else t._version for t in tensors]
+        counts = [-1 if t.is_inference() else change_counts([t])[0] for t in tensors]
         read = [t for t in tensors if _has_bytes(t) and (self._by_contents or t.is_inference())]
         return (
             *counts,

@@ -18,11 +18,11 @@ from torch import Tensor
 from holdfast import _core
 from holdfast._errors import Error
 from holdfast.torch._callers import is_of_the_program
+from holdfast.torch._private import can_share, share
 
 _LEAST: Final = 1 << 16  # Bytes. A smaller bucket is not worth a file and a mapping.
 _DTYPES: Final = (torch.float32, torch.float64)  # The others are not added up in place.
-_SHARED: Final = "/dev/shm"  # Where torch makes the files of _share_fd_cpu_().
-PRIVATE: Final = "_share_fd_cpu_"  # Pinned by test_torch_buckets.py.
+_SHARED: Final = "/dev/shm"  # Where torch makes the files of share().
 
 
 class Buckets:
@@ -38,7 +38,7 @@ class Buckets:
 
     def expect(self, sizes: list[int]) -> None:
         """Note the element counts of buckets. They are moved when they are first summed."""
-        if hasattr(torch.UntypedStorage, PRIVATE):
+        if can_share():
             self._expected.update(sizes)
 
     @property
@@ -87,8 +87,7 @@ def _share(storage: torch.UntypedStorage) -> int:
     disk = os.statvfs(_SHARED)
     if disk.f_bavail * disk.f_frsize < 3 * storage.nbytes():  # With too little, the process dies.
         raise OSError(f"no room in {_SHARED} for {storage.nbytes()} bytes twice; enlarge it")
-    file: int = storage._share_fd_cpu_()[0]
-    return file
+    return share(storage)
 
 
 def _register(storage: torch.UntypedStorage, file: int, session: _core.Session) -> _core.Memory:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from holdfast._abi import U64, lib
+from holdfast.torch._private import copy_each
 
 
 class Copies:
@@ -29,7 +29,7 @@ class Copies:
         """Make the copies. Requires: the tensors have not moved."""
         lib.hf_copy(self._count, self._to, self._from, self._bytes)
         if self._sources:
-            torch._foreach_copy_(self._targets, self._sources)
+            copy_each(self._targets, self._sources)
 
 
 def _is_dense(tensor: Tensor) -> bool:

@@ -8,36 +8,21 @@ DDP's own private calls; the two broadcasts are answered locally. Bits do not de
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import torch
-from torch._C import _distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast._errors import UserError
 from holdfast._say import say
+from holdfast.torch import _private
 from holdfast.torch._engine import Engine
 from holdfast.torch._group import HoldfastGroup
-
-# Private names of torch, pinned by test_torch_group.py for each version that was tried.
-PRIVATE: Final = (
-    "_reset_state",
-    "_push_all_rebuilt_params",
-    "_rebuild_buckets",
-    "_get_zeros_like_grad_buckets",
-)
-# Also private: what the reducer needs for a backward pass of zeros.
-REHEARSED: Final = ("prepare_for_forward", "prepare_for_backward")
 
 
 def find(model: torch.nn.Module) -> list[DistributedDataParallel]:
     """Return the DDP modules in `model`, including `model` itself."""
     return [m for m in model.modules() if isinstance(m, DistributedDataParallel)]
-
-
-def layout(ddp: Any) -> list[int]:
-    """Return how many elements each bucket has."""
-    return [b.buffer().numel() for b in ddp.reducer._get_zeros_like_grad_buckets()]
 
 
 def begins_with(ddps: list[Any]) -> list[tuple[bool, list[int]]]:
@@ -53,10 +38,11 @@ def begins_with(ddps: list[Any]) -> list[tuple[bool, list[int]]]:
 
 def _laid(ddp: Any) -> list[int]:
     size = ddp.process_group.size()
-    by_itself = bool(ddp._comm_hooks)  # With a hook, DDP itself does not divide.
+    by_itself = bool(_private.comm_hooks(ddp))  # With a hook, DDP itself does not divide.
     if not ddp.gradient_as_bucket_view or by_itself or size & (size - 1) == 0:
         return []
-    return [i for i, p in enumerate(ddp.parameters()) if p.grad is not None and p.grad._is_view()]
+    gradients = [p.grad for p in ddp.parameters()]
+    return [i for i, g in enumerate(gradients) if g is not None and _private.is_view(g)]
 
 
 def restore(ddps: list[Any], values: list[tuple[bool, list[int]]], engine: Engine) -> None:
@@ -98,7 +84,7 @@ def settle(ddp: Any, engine: Engine) -> None:
             "DistributedDataParallel uses another process group than holdfast's; call hf.init() in "
             "place of dist.init_process_group and pass no other group"
         )
-    if getattr(ddp, "_has_rebuilt_buckets", False):
+    if _private.has_made_steps(ddp):
         raise UserError(
             "DistributedDataParallel has made steps already; make hf.State before the first"
         )
@@ -109,13 +95,13 @@ def settle(ddp: Any, engine: Engine) -> None:
         # that joins later it does so when the others do not.
         ddp.process_group.answer_used_map(len(parameters))
     elif ddp.find_unused_parameters:  # DDP never changes such a layout.
-        if hasattr(ddp.reducer, PRIVATE[-1]):
-            engine.buckets.expect(layout(ddp))
+        if _private.can_read_buckets(ddp):
+            engine.buckets.expect(_private.bucket_sizes(ddp))
         return
-    missing = [name for name in PRIVATE if not hasattr(ddp.reducer, name)]
-    if missing:
+    lacks = _private.lacks_to_settle(ddp)
+    if lacks:
         say(
-            f"this torch ({torch.__version__}) has no Reducer.{missing[0]}: a replacement may have "
+            f"this torch ({torch.__version__}) has no Reducer.{lacks}: a replacement may have "
             "other buckets than the rest, which is an error then; "
             "DistributedDataParallel(find_unused_parameters=True) avoids it"
         )
@@ -135,7 +121,7 @@ def _see_that_none_is_sparse(model: torch.nn.Module) -> None:
 
 
 def _see_that_none_was_frozen(ddp: Any, parameters: list[torch.Tensor]) -> None:
-    now, then = sum(p.numel() for p in parameters), sum(layout(ddp))
+    now, then = sum(p.numel() for p in parameters), sum(_private.bucket_sizes(ddp))
     if now != then:
         what = "frozen" if now < then else "unfrozen"
         raise UserError(
@@ -145,27 +131,23 @@ def _see_that_none_was_frozen(ddp: Any, parameters: list[torch.Tensor]) -> None:
 
 
 def _force(ddp: Any, engine: Engine, parameters: list[torch.Tensor]) -> None:
-    sparse = [False] * len(parameters)
-    limits = [c10d._DEFAULT_FIRST_BUCKET_BYTES, ddp.bucket_bytes_cap]
     # Gradients come in about the reverse order of parameters.
-    buckets, _ = c10d._compute_bucket_assignment_by_size(parameters[::-1], limits, sparse)
+    buckets = _private.bucket_plan(ddp, parameters[::-1])
     order = [[len(parameters) - 1 - i for i in bucket] for bucket in buckets]
     indices = [i for bucket in order for i in bucket] + [len(order)]
     with engine.echo(
         torch.tensor(indices, dtype=torch.int32),
         torch.tensor([len(bucket) for bucket in order], dtype=torch.int32),
     ):
-        ddp.reducer._reset_state()
-        ddp.reducer._push_all_rebuilt_params()
-        rebuilt = ddp.reducer._rebuild_buckets()
+        rebuilt = _private.rebuild_buckets(ddp)
         left = len(engine.armed)
     wanted = [sum(parameters[i].numel() for i in bucket) for bucket in order]
-    if not rebuilt or left or layout(ddp) != wanted:
+    if not rebuilt or left or _private.bucket_sizes(ddp) != wanted:
         raise UserError(
             "the buckets of DistributedDataParallel could not be fixed; use "
             "find_unused_parameters=True, and report this with your torch version"
         )
-    ddp._has_rebuilt_buckets = True
+    _private.note_rebuilt(ddp)
     engine.buckets.expect(wanted)
 
 
@@ -204,32 +186,16 @@ def _pass_zeros(ddp: Any) -> bool:
     """Make a backward pass of zeros with sums, even in no_sync(), if nothing would notice it."""
     parameters = _summed(ddp)
     learns = ddp.static_graph or ddp.find_unused_parameters or ddp.mixed_precision is not None
-    if learns or ddp._comm_hooks or not getattr(ddp, "_has_rebuilt_buckets", False):
+    if learns or _private.comm_hooks(ddp) or not _private.has_made_steps(ddp):
         return False
     if not all(_is_unobserved(p) for p in parameters):
         return False
-    if not all(hasattr(ddp.reducer, name) for name in REHEARSED):
+    if not _private.prepare_for_a_pass(ddp):
         return False
-    ddp.reducer.prepare_for_forward()
-    ddp.reducer.prepare_for_backward([])
     torch.autograd.backward(parameters, [torch.zeros_like(p) for p in parameters])
     return True
 
 
 def _is_unobserved(parameter: Any) -> bool:
-    hooks = (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
-    return type(parameter) is torch.nn.Parameter and parameter.grad is None and not any(hooks)
-
-
-def equalise(ddp: Any) -> None:
-    """Give all ranks the parameters and buffers of rank 0, as DDP's constructor does."""
-    from torch.distributed.utils import _sync_module_states
-
-    _sync_module_states(
-        module=ddp.module,
-        process_group=ddp.process_group,
-        broadcast_bucket_size=250 * 1024 * 1024,
-        src=0,
-        params_and_buffers_to_ignore=ddp.parameters_to_ignore,
-        broadcast_buffers=True,
-    )
+    is_plain = type(parameter) is torch.nn.Parameter and parameter.grad is None
+    return is_plain and not _private.is_watched(parameter)

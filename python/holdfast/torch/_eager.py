@@ -6,24 +6,19 @@ Dynamo would then try to compile the methods of a process group, which it can no
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import torch
+from holdfast.torch._private import end_graphs_at, skip
 
 _Class = TypeVar("_Class", bound=type)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def runs_as_it_is(cls: _Class) -> _Class:
-    """Have the methods of a class, and all that they call, run uncompiled.
-
-    This marks their code as torch.compiler.disable() does. A call of disable() itself would import
-    the compiler, which takes seconds and 100 MB, into programs that do not use it.
-    """
+    """Have the methods of a class, and all that they call, run uncompiled."""
     for member in vars(cls).values():
-        _skip(getattr(member, "fget", None) or getattr(member, "__func__", member))
+        skip(getattr(member, "fget", None) or getattr(member, "__func__", member))
     return cls
 
 
@@ -32,17 +27,6 @@ def runs_between_graphs(function: _Function) -> _Function:
 
     The compiler ends its graph before the call, and begins another one after it.
     """
-    _skip(function)
-    function._torchdynamo_disable = True  # type: ignore[attr-defined]  # As disable() does.
+    skip(function)
+    end_graphs_at(function)
     return function
-
-
-def _skip(function: Any) -> None:
-    torch_eval: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-    names = ("set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction")
-    if not all(hasattr(torch_eval, name) for name in names):
-        return  # Pinned by test_torch_compile.py for each version that was tried.
-    skip = torch_eval._FrameAction.SKIP
-    strategy = torch_eval._FrameExecStrategy(skip, skip)
-    if isinstance(function, types.FunctionType):
-        torch_eval.set_code_exec_strategy(function.__code__, strategy)

@@ -14,10 +14,11 @@ from holdfast._exchange import Group
 from holdfast.torch._eager import runs_as_it_is
 from holdfast.torch._member import Member
 from holdfast.torch._operands import as_dense, counts
-from holdfast.torch._work import Done, Later, Started
+from holdfast.torch._work import Done, Later, Started, gives_lasting_works
 
 
 @runs_as_it_is
+@gives_lasting_works
 class Exchanges(Member):
     """The operations of a group besides reductions, broadcasts and all-gathers."""
 

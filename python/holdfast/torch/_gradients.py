@@ -16,6 +16,7 @@ from torch import Tensor
 from holdfast._errors import UserError
 from holdfast.torch._kept import Kept
 from holdfast.torch._optimizers import local, parameters_of
+from holdfast.torch._private import is_flat
 
 _ENOUGH: Final = 2  # Steps in a row: a program may drop them every second step.
 
@@ -62,9 +63,7 @@ class Gradients:
         return [
             i
             for i, parameter in enumerate(self._parameters)
-            if parameter.requires_grad
-            and local(parameter) is parameter
-            and not getattr(parameter, "_is_flat_param", False)
+            if parameter.requires_grad and local(parameter) is parameter and not is_flat(parameter)
         ]
 
     def _hook(self, places: list[int]) -> None:

@@ -33,7 +33,7 @@ from holdfast.torch._operands import (
     overlap,
     reduced,
 )
-from holdfast.torch._work import Done
+from holdfast.torch._work import Done, gives_lasting_works
 
 _SMALL: Final = 1 << 16  # Bytes up to which a float operand is kept for its exact echo.
 _NOTHING: Final = torch.empty(0)
@@ -41,6 +41,7 @@ _LARGE: Final = 1 << 18  # Bytes from which a sum may run on a thread of its own
 
 
 @runs_as_it_is
+@gives_lasting_works
 class HoldfastGroup(Exchanges):
     """Some ranks of the job, through all generations."""
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch.distributed as dist
 
 from holdfast._errors import UserError
+from holdfast.torch._private import comm_hooks
 
 _MODULES: Final = tuple(
     f"torch.distributed.algorithms.ddp_comm_hooks.{name}_hook"
@@ -46,7 +47,7 @@ def see_that_hooks_are_kept(ddps: list[Any], others: dict[str, Any]) -> int:
     kept = [thing.state for thing in others.values() if isinstance(thing, HookState)]
     room = 0
     for ddp in ddps:
-        for _, state in getattr(ddp, "_comm_hooks", ()):
+        for _, state in comm_hooks(ddp):
             if any(state is known for known in kept):
                 room += 3 * sum(p.nbytes for p in ddp.parameters() if p.requires_grad)
             elif is_hook_state(state):

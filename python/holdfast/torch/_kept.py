@@ -23,6 +23,13 @@ from holdfast.torch._optimizers import (
 )
 from holdfast.torch._others import can_be_kept, contents_of, put_back
 from holdfast.torch._plan import ALIGN, Key
+from holdfast.torch._private import (
+    change_counts,
+    copy_each,
+    has_scheduler,
+    own_buffers,
+    transient_buffers,
+)
 from holdfast.torch._trainers import Metric, is_metric, unwrapped
 
 
@@ -110,7 +117,7 @@ class Kept:
                 self._extras[f"get_extra_state() of {where}"] = module
             if is_metric(module):
                 self.others[f"{name}.{prefix}".strip(".")] = Metric(module)
-            for key, buffer in module._buffers.items():
+            for key, buffer in own_buffers(module).items():
                 if buffer is not None and id(buffer) not in seen:
                     seen.add(id(buffer))
                     where = f"{prefix}.{key}" if prefix else key
@@ -127,7 +134,7 @@ class Kept:
                     "model too: State(model, optimizer)"
                 )
             # torch marks the step() of an optimizer that a scheduler was made for.
-            if getattr(optimizer.step, "_wrapped_by_lr_sched", False) and not any(
+            if has_scheduler(optimizer) and not any(
                 unwrapped(getattr(part, "optimizer", None)) is optimizer
                 for thing in self.others.values()
                 for part in (thing, *getattr(thing, "__dict__", {}).values())
@@ -166,8 +173,8 @@ class Kept:
         places = {(id(module), key) for _, module, key in self._buffers}
         for name, model in self.models.items():
             for prefix, module in model.named_modules():
-                for key in sorted(module._buffers.keys() - module._non_persistent_buffers_set):
-                    buffer = module._buffers[key]
+                for key in sorted(own_buffers(module).keys() - transient_buffers(module)):
+                    buffer = own_buffers(module)[key]
                     if buffer is None or id(buffer) in kept or (id(module), key) in places:
                         continue
                     raise UserError(
@@ -200,13 +207,13 @@ class Kept:
 
     def _buffers_now(self) -> Iterator[tuple[Key, Tensor]]:
         for key, module, name in self._buffers:
-            if name not in module._buffers:
+            if name not in own_buffers(module):
                 raise UserError(
                     f"buffer `{key[-1].lstrip('.')}` of `{key[1]}` was removed after State was "
                     "made, which a fault would bring back; set it to zeros instead, or remove it "
                     "before State"
                 )
-            buffer = module._buffers[name]
+            buffer = own_buffers(module)[name]
             if buffer is not None:
                 yield key, buffer
 
@@ -309,8 +316,8 @@ class Kept:
 
     def marks(self) -> dict[str, Any]:
         """Return, for each kept name, what differs after a change: for tensors, change counts."""
-        counts = {name: t._version for name, t in self._named() if not t.is_inference()}
-        return {**self.digests(), **counts}
+        found = {name: t for name, t in self._named() if not t.is_inference()}
+        return {**self.digests(), **dict(zip(found, change_counts(found.values())))}
 
     def fingerprints(self) -> dict[str, Any]:
         """Return a digest for each kept name, tensors included, to see what has changed."""
@@ -344,7 +351,7 @@ class Kept:
                 targets.append(local(known[key]).detach())
                 sources.append(value)
         if targets:
-            torch._foreach_copy_(targets, sources)
+            copy_each(targets, sources)
         for key, parameter in self.parameters if with_gradients else ():
             parameter.grad = gradients.get(key)
         for (name, i, key), value in objects["loose"].items():

@@ -17,12 +17,13 @@ from holdfast.torch._callers import is_of_a_framework, wanted_objects
 from holdfast.torch._eager import runs_as_it_is
 from holdfast.torch._early import OTHERS, Early
 from holdfast.torch._engine import Engine
-from holdfast.torch._work import Done, Runner
+from holdfast.torch._work import Done, Runner, gives_lasting_works
 
 _Base: Any = dist.ProcessGroup  # Its stubs describe overloads that torch itself never calls.
 
 
 @runs_as_it_is
+@gives_lasting_works
 class Member(_Base):  # type: ignore[misc]
     """A process group as torch knows it, which also knows who answers its collectives now."""
 
@@ -39,6 +40,7 @@ class Member(_Base):  # type: ignore[misc]
         self._handle = 0
         self._opened: list[_exchange.Group] = []
         self.runner = Runner()
+        self.is_down = False
         self._used_map = 0  # Elements of an all-reduce to be answered locally; 0: none.
         engine.groups.add(self)
         weakref.finalize(self, self.runner.stop).atexit = False
@@ -166,11 +168,14 @@ class Member(_Base):  # type: ignore[misc]
         self._purpose = purpose
 
     def shutdown(self) -> None:
-        """Shut the group down. The end of the world group ends the training."""
+        """Shut the group down, once. The end of the world group ends the training."""
+        if self.is_down:
+            return
         self.runner.drain()
         if self.label == "world":
             self._engine.end()
         self.runner.stop()
+        self.is_down = True
 
     def abort(self) -> None:
         """Do nothing: the runtime ends what has to be ended."""

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from holdfast.torch._kept import Kept
 from holdfast.torch._optimizers import whole_shapes
 from holdfast.torch._plan import Key
+from holdfast.torch._private import compiled_from, own_buffers, own_parameters, transient_buffers
 
 # Parts that wrappers add to names of parameters, and that state_dict() of the wrapped model lacks.
 _OF_WRAPPERS: Final = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
@@ -58,9 +59,9 @@ def _names_of_model(name: str, model: torch.nn.Module, keys: dict[int, Key]) -> 
         for wrapper in _OF_WRAPPERS:
             prefix = f"{prefix}.".replace(wrapper, "")[:-1]
         begin = f"{prefix}." if prefix else ""
-        own = [(key, p) for key, p in module._parameters.items() if p is not None]
-        transient = module._non_persistent_buffers_set
-        own += [(key, b) for key, b in module._buffers.items() if key not in transient]
+        own = [(key, p) for key, p in own_parameters(module).items() if p is not None]
+        transient = transient_buffers(module)
+        own += [(key, b) for key, b in own_buffers(module).items() if key not in transient]
         found += [(begin + key, keys[id(t)]) for key, t in own if id(t) in keys]
         if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
             where = ways[id(module)]
@@ -73,8 +74,8 @@ def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     while True:
         if isinstance(model, DistributedDataParallel):
             model = model.module
-        elif type(model).__name__ == "OptimizedModule" and hasattr(model, "_orig_mod"):
-            model = model._orig_mod  # type: ignore[assignment]
+        elif (inner := compiled_from(model)) is not None:
+            model = inner
         else:
             return model
 

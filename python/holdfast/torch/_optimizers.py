@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from holdfast._errors import UserError
+from holdfast.torch._private import cut_parameters
 
 SERVED: Final = "_holdfast_served"  # The attribute that names an optimizer's ParameterServer.
 
@@ -47,9 +48,7 @@ def whole_shapes(model: torch.nn.Module) -> dict[int, torch.Size]:
     """
     found: dict[int, torch.Size] = {}
     for module in model.modules():
-        flat = getattr(getattr(module, "_handle", None), "flat_param", None)
-        parameters = getattr(flat, "_params", None) or ()
-        for parameter, shape in zip(parameters, getattr(flat, "_shapes", ())):
+        for parameter, shape in cut_parameters(module):
             found[id(parameter)] = torch.Size((shape.numel(),))
     return found
 
@@ -74,11 +73,15 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def _state_after_a_step(
-    optimizer: torch.optim.Optimizer, whole: Mapping[int, torch.Size], device: str
+    optimizer: torch.optim.Optimizer,
+    whole: Mapping[int, torch.Size],
+    device: str,
+    begun: bool = False,
 ) -> list[tuple[int, Any]]:
     """Return the state of a copy of an optimizer after a step with zero gradients.
 
     Each value comes with the id of the parameter that it belongs to; 0: it belongs to none.
+    `begun`: the copy begins with what the optimizer has, which its step() does not make itself.
     """
     scratch = {}
     for p in parameters_of(optimizer):
@@ -97,9 +100,14 @@ def _state_after_a_step(
             if "fused" in group:
                 group["fused"] = False
     twin = type(optimizer).__new__(type(optimizer))
-    twin.__setstate__(
-        {"defaults": optimizer.defaults, "state": defaultdict(dict), "param_groups": groups}
-    )
+    state: defaultdict[Any, Any] = defaultdict(dict)
+    for p, values in optimizer.state.items() if begun else ():
+        shape, wide = local(p).shape, scratch[id(p)].shape
+        for key, value in values.items():
+            if isinstance(value, Tensor) and local(value).shape == shape:
+                value = torch.zeros(wide, dtype=value.dtype, device=device)
+            state[scratch[id(p)]][key] = copy.deepcopy(value)
+    twin.__setstate__({"defaults": optimizer.defaults, "state": state, "param_groups": groups})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         twin.step()
@@ -121,7 +129,12 @@ def room_of_state(
         try:
             state = _state_after_a_step(optimizer, whole, "meta")  # No memory, no arithmetic.
         except Exception:  # Its step() reads values, which "meta" has not.
-            state = _state_after_a_step(optimizer, whole, "cpu")
+            try:
+                state = _state_after_a_step(optimizer, whole, "cpu")
+            except (
+                KeyError
+            ):  # Its constructor makes some of its state, as Adagrad's up to torch 2.6.
+                state = _state_after_a_step(optimizer, whole, "cpu", begun=True)
     except Exception as error:
         raise UserError(
             f"{name} can not be kept: it needs a closure, or reads what it does not declare in "

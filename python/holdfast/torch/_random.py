@@ -10,6 +10,7 @@ import hashlib
 import pickle
 import random
 import sys
+from collections.abc import MutableMapping
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -19,7 +20,10 @@ from holdfast import _generators
 from holdfast._vars import raw_bytes
 
 # By generator: the seed that reseed() has set, and the program's seed from which that follows.
-_LAST: Final[WeakKeyDictionary[torch.Generator, tuple[int, int]]] = WeakKeyDictionary()
+# Before torch 2.7 there are no weak references to generators, so they are kept.
+_LAST: Final[MutableMapping[torch.Generator, tuple[int, int]]] = (
+    WeakKeyDictionary() if torch.Generator.__weakrefoffset__ else {}
+)
 
 
 def derive(*parts: int | str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import time
 from typing import Any, NoReturn
@@ -17,6 +16,12 @@ from holdfast.torch import _engine
 from holdfast.torch._engine import Engine
 from holdfast.torch._group import HoldfastGroup
 from holdfast.torch._member import label_of
+from holdfast.torch._private import (
+    can_skip,
+    import_compiler,
+    keep_from_recorder,
+    rendezvous_handlers,
+)
 from holdfast.torch._store import OwnStore
 
 _stores: list[OwnStore] = []  # Held: torch itself does not keep their Python parts alive.
@@ -29,6 +34,8 @@ def _store() -> OwnStore:
 
 def _create(options: Any, _: Any) -> HoldfastGroup:
     engine = _engine.start(managed=False)
+    if not can_skip():
+        import_compiler()
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     name = options.group_id or ""
     if label_of(name) == "world":
@@ -79,15 +86,16 @@ def _check_world(engine: Engine, options: Any) -> None:
 
 def register() -> None:
     """Make the backend known to torch. A second call does nothing."""
-    if "HOLDFAST" not in dist.Backend._plugins:
+    if not hasattr(dist.Backend, "HOLDFAST"):
         dist.Backend.register_backend("holdfast", _create, extended_api=True, devices=["cpu"])
+        keep_from_recorder("holdfast")
     _serve_env_rendezvous()
+    _shut_down_in_time()
 
 
 def _serve_env_rendezvous() -> None:
     """Let init_process_group("holdfast") find its ranks without a store over TCP."""
-    # torch.distributed.rendezvous is a function: the module has to be imported by name.
-    handlers = importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers
+    handlers = rendezvous_handlers()
     usual = handlers["env"]
     if getattr(usual, "_holdfast", False):
         return
@@ -113,6 +121,23 @@ def _serve_env_rendezvous() -> None:
 
     dist.init_process_group = init
     dist.distributed_c10d.init_process_group = init
+
+
+def _shut_down_in_time() -> None:
+    """Let destroy_process_group() shut groups down. torch 2.6 does so for NCCL's groups alone."""
+    plain = dist.destroy_process_group
+
+    @functools.wraps(plain)
+    def destroy(group: Any = None) -> None:
+        is_all = group is None or group is dist.group.WORLD
+        groups = list(_engine.engine.groups) if is_all and _engine.engine else [group]
+        plain(group)
+        for one in groups:
+            if isinstance(one, HoldfastGroup):
+                one.shutdown()
+
+    dist.destroy_process_group = destroy
+    dist.distributed_c10d.destroy_process_group = destroy
 
 
 def init_process_group(engine: Engine) -> None:

@@ -22,6 +22,7 @@ from holdfast.torch._engine import Engine
 from holdfast.torch._kept import Kept
 from holdfast.torch._optimizers import SERVED, parameters_of
 from holdfast.torch._plan import Key
+from holdfast.torch._private import change_counts, has_scheduler, is_flat, patch_step
 from holdfast.torch._tables import MOST_VALUES, engine_before_state
 
 _NOT_THERE: Final = ("dampening", "maximize", "amsgrad", "lr_decay", "differentiable")
@@ -62,7 +63,7 @@ class ParameterServer:
         optimizer.state.clear()  # Adagrad has made some, which is the servers' now.
         vars(optimizer)[SERVED] = self
         optimizer.__class__ = _class_for(self._kind)
-        optimizer._patch_step_function()
+        patch_step(optimizer)
         hook = register_module_module_registration_hook(self._see_module)
         self._engine.at_end.append(hook.remove)
         self._engine.served.append(self)
@@ -76,7 +77,7 @@ class ParameterServer:
                 f"hf.ParameterServer: servers have no optimizer {self._kind.__name__}; they have "
                 f"{', '.join(kind.__name__ for kind in _RULES)} of torch.optim"
             )
-        if getattr(optimizer.step, "_wrapped_by_lr_sched", False):
+        if has_scheduler(optimizer):
             raise UserError(
                 "hf.ParameterServer comes before the scheduler of its optimizer: make it first"
             )
@@ -108,7 +109,7 @@ class ParameterServer:
         what = f"hf.ParameterServer: parameter `{self._names[id(p)]}`"
         if id(p) in taken:
             raise UserError(f"{what} is in another hf.ParameterServer already")
-        if hasattr(p, "to_local") or getattr(p, "_is_flat_param", False):
+        if hasattr(p, "to_local") or is_flat(p):
             raise UserError(f"{what} is spread over the ranks (FSDP); servers keep whole ones")
         if p.dtype is not torch.float32 or p.device.type != "cpu":
             raise UserError(
@@ -324,11 +325,12 @@ class _Part:
 
     def note(self) -> None:
         """Note that the parameters are as they are to be."""
-        self._seen = [parameter._version for parameter in self.parameters]
+        self._seen = change_counts(self.parameters)
 
     def changed(self) -> list[Tensor]:
         """Return the parameters that were written since note()."""
-        return [p for p, seen in zip(self.parameters, self._seen) if p._version != seen]
+        now = change_counts(self.parameters)
+        return [p for p, n, seen in zip(self.parameters, now, self._seen) if n != seen]
 
 
 # ---- Optimizers ----------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch._C._distributed_c10d import Store
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from holdfast._errors import UserError
 

@@ -25,7 +25,7 @@ from holdfast._losses import HEARD, Act, Losses
 from holdfast._say import say
 from holdfast._seat import Phase
 from holdfast._versions import told
-from holdfast.torch import _ddp
+from holdfast.torch import _ddp, _private
 from holdfast.torch._engine import Engine
 from holdfast.torch._gradients import Gradients
 from holdfast.torch._greeting import Again, Hello, greet, greet_again
@@ -92,7 +92,7 @@ class Versions(_versions.Versions):
         self._engine.see_that_others_are_there()
         self._engine.set_phase(Phase.LIVE)
         for ddp in self._ddps:
-            _ddp.equalise(ddp)
+            _private.equalise(ddp)
         assign_all(self._engine)
         if not self._commit(False):
             self.restore()

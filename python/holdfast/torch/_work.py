@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
+import types
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,7 +19,9 @@ from holdfast import _abi, _exchange
 from holdfast._errors import UserError
 from holdfast._say import say
 from holdfast.torch._eager import runs_as_it_is
+from holdfast.torch._private import forgets_works, work_of
 
+_Class = TypeVar("_Class", bound=type)
 _Future = torch.futures.Future[Any]
 _LIMIT_S = 600.0  # How long other sums wait for a callback.
 
@@ -136,6 +140,23 @@ class Promised(Done):
         """Wait, and return the output tensors."""
         self.wait()
         return self._result
+
+
+def gives_lasting_works(cls: _Class) -> _Class:
+    """Have the operations of a group last in C++, where torch forgets their Python part."""
+    for name, member in list(vars(cls).items()) if forgets_works() else ():
+        if isinstance(member, types.FunctionType) and "Done" in str(member.__annotations__):
+            setattr(cls, name, _lasting(member))
+    return cls
+
+
+def _lasting(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def given(*arguments: Any, **keywords: Any) -> Any:
+        work = method(*arguments, **keywords)
+        return work_of(work.get_future()) if type(work) in (Done, Promised) else work
+
+    return given
 
 
 class _Task(NamedTuple):
