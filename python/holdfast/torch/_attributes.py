@@ -29,22 +29,31 @@ class Attributes:
     """
 
     def __init__(
-        self, find: Callable[[], Any], known: Collection[int] = (), but: Collection[str] = ()
+        self,
+        find: Callable[[], Any],
+        known: Collection[int] = (),
+        but: Collection[str] = (),
+        may_be_large: Collection[str] = (),
     ) -> None:
         """`find` returns the object, which may be another one later.
 
-        `known`: ids of objects that are kept already; `but`: names that are not kept.
+        `known`: ids of objects that are kept already; `but`: names that are not kept;
+        `may_be_large`: names that are kept only while they are small.
         """
         self._find = find
         self._known = known
-        self._but = {*but, *(n for n, value in vars(find()).items() if _is_large(value))}
+        self._large = {n for n, value in vars(find()).items() if _is_large(value)}
+        self._large.difference_update(but, may_be_large)
+        self._but = {*but, *self._large}
+        self._may_be_large = may_be_large
 
     def state_dict(self) -> dict[str, Any]:
         """Return the values by name, the states of parts, and the names of all attributes."""
         values, parts = {}, {}
         for name, value in self._named():
             if _is_plain(value):
-                values[name] = value
+                if name not in self._may_be_large or not _is_large(value):
+                    values[name] = value
             elif self._is_part(value):
                 parts[name] = value.state_dict()
         return {"values": values, "parts": parts, "names": sorted(n for n, _ in self._named())}
@@ -67,11 +76,13 @@ class Attributes:
     def lost(self) -> Iterator[str]:
         """Yield a phrase for each attribute that a replacement makes anew."""
         kind = type(self._find()).__name__
+        for name in self._large:
+            yield f"`{kind}.{name}`, which has more than {LARGEST:,} bytes,"
         for name, value in self._named():
             if id(value) in self._known or isinstance(value, _SAME_IN_ALL):
                 continue
             if not _is_plain(value) and not self._is_part(value):
-                yield f"`{kind}.{name}` ({type(value).__name__})"
+                yield f"`{kind}.{name}` ({type(value).__name__}), which has no state_dict(),"
 
     def _named(self) -> Iterator[tuple[str, Any]]:
         for name, value in vars(self._find()).items():

@@ -26,6 +26,5 @@ def say_what_is_lost(state: State, keepers: Iterable[Any], library: str) -> None
         if isinstance(keeper, Attributes) and not keeper.is_of(library):
             for phrase in keeper.lost():
                 state.engine.seat.say_once(
-                    f"{phrase} is no plain value and has no state_dict(): a replacement has what "
-                    "the program makes at its start"
+                    f"{phrase} is not kept: a replacement has what the program makes at its start"
                 )
