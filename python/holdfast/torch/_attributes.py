@@ -22,6 +22,16 @@ def _is_plain(value: Any) -> bool:
     return True
 
 
+class Unseen:
+    """A value that is kept, but not compared: how long something took differs in every run."""
+
+    has_no_digest = True
+
+    def __init__(self, value: Any) -> None:
+        """Hold the value."""
+        self.value = value
+
+
 class Attributes:
     """The attributes of one object, which State keeps. Not thread-safe.
 
@@ -56,7 +66,7 @@ class Attributes:
                     values[name] = value
             elif self._is_part(value):
                 parts[name] = value.state_dict()
-        return {"values": values, "parts": parts, "names": sorted(n for n, _ in self._named())}
+        return {"values": values, "parts": parts, "names": [n for n, _ in self._named()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set the attributes. One that was made since then is removed."""
@@ -85,7 +95,7 @@ class Attributes:
                 yield f"`{kind}.{name}` ({type(value).__name__}), which has no state_dict(),"
 
     def _named(self) -> Iterator[tuple[str, Any]]:
-        for name, value in vars(self._find()).items():
+        for name, value in sorted(vars(self._find()).items()):
             if name not in self._but:
                 yield name, value
 

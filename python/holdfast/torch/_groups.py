@@ -1,4 +1,4 @@
-"""Several batches of a loader as one: what a trainer takes for one update is the batch of a step."""
+"""Several batches of a loader as one: what a trainer takes for an update is a step's batch."""
 
 from __future__ import annotations
 

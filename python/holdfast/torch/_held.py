@@ -1,4 +1,4 @@
-"""What hold() does alike for all trainers: it names versions that were not tried, and what is lost."""
+"""What hold() does for every trainer: it names untried versions, and what is lost."""
 
 from __future__ import annotations
 

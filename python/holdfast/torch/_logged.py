@@ -21,7 +21,10 @@ class Logged:
     """The values of one _ResultCollection. Not thread-safe."""
 
     def __init__(self, results: Any, module: Any, reduce: Callable[..., Any]) -> None:
-        """`module`: whose metrics may be logged. `reduce`: the strategy's, for sync_dist=True."""
+        """Hold a collection.
+
+        `module`: whose metrics may be logged. `reduce`: the strategy's, for sync_dist=True.
+        """
         self._results = results
         self._module = module
         self._reduce = reduce

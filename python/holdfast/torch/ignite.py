@@ -143,7 +143,7 @@ class _Held:
             try:
                 seconds = self._run_once()
             except self._over as over:
-                return 0.0, over  # type: ignore[no-any-return]
+                return 0.0, over
             engine.state.times[self._events.EPOCH_COMPLETED.name] = seconds
             driven.see_that_it_is_not_void()
             self._fire(self._events.EPOCH_COMPLETED)
@@ -179,7 +179,8 @@ class _Held:
         for other in engines[1:]:
             other._fire_event = partial(self._fire_other, other._fire_event)
         for handler in _objects_of(engines):
-            if hasattr(saver := getattr(handler, "save_handler", None), "remove"):
+            saver: Any = getattr(handler, "save_handler", None)
+            if hasattr(saver, "remove"):
                 saver.remove = partial(self._remove, saver.remove)
         if state.n:
             self._is_within = self._driven.enter()
@@ -204,7 +205,7 @@ class _Held:
             yield f"engine{i}", Attributes(lambda own=engine: own, known, hidden)  # type: ignore[misc]
             found = Attributes(
                 lambda own=engine: own.state,  # type: ignore[misc]
-                *(known, {"batch", "dataloader"}),
+                *(known, {"batch", "dataloader", "times"}),
                 may_be_large={"output"},
             )
             yield f"engine{i}_state", found

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
@@ -84,15 +83,17 @@ class _Feed:
 class _Files:
     """Which checkpoints count: those saved in steps that are done, and those of earlier jobs."""
 
-    def __init__(self) -> None:
-        self.began = time.time()
-        self.saved: list[str] = []
+    def __init__(self, folders: set[str]) -> None:
+        self.saved = [
+            os.path.join(folder, name)
+            for folder in sorted(folders)
+            if os.path.isdir(folder)
+            for name in sorted(os.listdir(folder))
+        ]
 
     def count(self, path: Any) -> bool:
         """Return whether a file counts. One of a step that was void does not."""
-        if not os.path.exists(path):
-            return False
-        return str(path) in self.saved or os.stat(path).st_mtime < self.began
+        return str(path) in self.saved and os.path.exists(path)
 
 
 class _Held:
@@ -114,7 +115,7 @@ class _Held:
         )
         self._epoch = SimpleNamespace(run=epoch.run, reset=epoch.reset)
         self._save = trainer.save_checkpoint
-        self._files = _Files()
+        self._files = _Files(set())
         fit.on_run_start = self._on_run_start
         fit.on_advance_start = self._on_advance_start
         fit.on_advance_end = self._on_advance_end
@@ -141,6 +142,8 @@ class _Held:
         loader = fit._combined_loader.flattened[0]
         limit = int(fit.max_batches)
         fit._combined_loader.reset()  # It has begun to read.
+        folders = {str(c.dirpath) for c in trainer.checkpoint_callbacks if hasattr(c, "dirpath")}
+        self._files = _Files(folders if trainer.is_global_zero else set())
         keepers = dict(self._keepers())
         schedulers = {
             f"scheduler{i}": config.scheduler
@@ -229,12 +232,14 @@ class _Held:
             yield f"{name}_loop", Attributes(lambda own=loop: own, known)  # type: ignore[misc]
         yield "connector", Attributes(lambda: trainer._logger_connector, known)
         known_of_trainer = known | {id(part) for part in vars(trainer).values()}
-        yield "trainer", Attributes(lambda: trainer, known_of_trainer)
+        times = {"_last_val_time", "_train_start_time"}
+        yield "trainer", Attributes(lambda: trainer, known_of_trainer, times)
         yield "logged", Logged(epoch._results, module, trainer.strategy.reduce)
         yield "validated", Logged(val._results, module, trainer.strategy.reduce)
         yield "files", Attributes(lambda: self._files)
         for i, callback in enumerate(trainer.callbacks):
-            found = Attributes(lambda own=callback: own, known)  # type: ignore[misc]
+            times = {"_last_time_checked"}
+            found = Attributes(lambda own=callback: own, known, times)  # type: ignore[misc]
             yield f"callback{i}_{type(callback).__name__}", found
         for i, logger in enumerate(trainer.loggers):
             yield f"logger{i}", Attributes(lambda own=logger: own, known)  # type: ignore[misc]

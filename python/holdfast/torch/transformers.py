@@ -7,9 +7,10 @@
     trainer = hold(Trainer(model, args, train_dataset=..., callbacks=[...]))
     trainer.train()
 
-See docs/trainers.md. The names of transformers that are used and are not documented there: Trainer's
-_init_training_state, _prepare_for_training, _run_epoch, get_batch_samples, _get_num_items_in_batch,
-_maybe_log_save_evaluate, _save_checkpoint, _load_rng_state and callback_handler.
+See docs/trainers.md. The names of transformers that are used and are not documented there, all of
+Trainer: _init_training_state, _prepare_for_training, _run_epoch, get_batch_samples,
+_get_num_items_in_batch, _maybe_log_save_evaluate, _save_checkpoint, _load_rng_state and
+callback_handler.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
 from holdfast._errors import UserError
-from holdfast._say import say
-from holdfast.torch._attributes import Attributes
+from holdfast.torch._attributes import Attributes, Unseen
 from holdfast.torch._driven import Driven
 from holdfast.torch._groups import Groups
 from holdfast.torch._held import say_what_is_lost, see_version
@@ -92,6 +92,27 @@ class _Start:
         return self._find()
 
 
+class _TrainerState(Attributes):
+    """A TrainerState, whose log has times in it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the values, with times apart."""
+        state = super().state_dict()
+        log = state["values"]["log_history"]
+        kept = [{k: v for k, v in entry.items() if not _is_time(k)} for entry in log]
+        state["values"] = {**state["values"], "log_history": kept}
+        return {**state, "times": Unseen(log)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set the values, with times."""
+        values = {**state["values"], "log_history": state["times"].value}
+        super().load_state_dict({**state, "values": values})
+
+
+def _is_time(key: str) -> bool:
+    return key.endswith(("_runtime", "_per_second"))
+
+
 class _Held:
     """What is put in place of methods of one Trainer."""
 
@@ -138,7 +159,7 @@ class _Held:
         trainer = self._trainer
         passing = {*vars(trainer).keys() & self._plain.keys(), "is_in_train"}
         yield "trainer", Attributes(lambda: trainer, known | _ids_of_parts(trainer), passing)
-        yield "trainer_state", Attributes(lambda: trainer.state)
+        yield "trainer_state", _TrainerState(lambda: trainer.state)
         yield "control", Attributes(lambda: trainer.control)
         for i, callback in enumerate(trainer.callback_handler.callbacks):
             found = Attributes(lambda own=callback: own, known)  # type: ignore[misc]
