@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from test_torch_examples import EXAMPLES
-from torch_job import HERE, LIMIT_S, needs_torch
+from torch_job import HERE, needs_torch
 
 pytestmark = needs_torch
 
@@ -24,6 +24,7 @@ PACKAGES = {
     "accelerate_loop": "accelerate",
     "fabric_loop": "lightning",
 }
+LIMIT_S = 1200  # Each process imports its library first, and a busy machine needs a minute for it.
 # Fewer steps than the examples make: three epochs of 8 batches.
 SHORTER = {"digits(4096)": "digits(512)", "Tokens(2048)": "Tokens(256)"}
 KILLS = [

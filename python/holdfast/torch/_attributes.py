@@ -58,7 +58,10 @@ class Attributes:
         self._may_be_large = may_be_large
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the values by name, the states of parts, and the names of all attributes."""
+        """Return the values by name, the states of parts, and the names of all attributes.
+
+        A replacement may lack one that is not kept, so the names are not compared.
+        """
         values, parts = {}, {}
         for name, value in self._named():
             if _is_plain(value):
@@ -66,7 +69,8 @@ class Attributes:
                     values[name] = value
             elif self._is_part(value):
                 parts[name] = value.state_dict()
-        return {"values": values, "parts": parts, "names": [n for n, _ in self._named()]}
+        names = [name for name, _ in self._named()]
+        return {"values": values, "parts": parts, "names": Unseen(names)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set the attributes. One that was made since then is removed."""
@@ -76,7 +80,7 @@ class Attributes:
         for name, part in state["parts"].items():
             if (there := now.get(name)) is not None and hasattr(there, "load_state_dict"):
                 there.load_state_dict(part)
-        for name in now.keys() - set(state["names"]):
+        for name in now.keys() - set(state["names"].value):
             delattr(thing, name)
 
     def is_of(self, library: str) -> bool:

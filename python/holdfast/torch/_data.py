@@ -430,9 +430,6 @@ def tells_its_position(source: Any) -> bool:
 
 def feeder_of(source: Any, seed: Seeds, at: Whereabouts | None = None) -> Feeder:
     """Return a feeder for the user's source. `at`: from an earlier feeder of that source."""
-    if (own := getattr(source, "feeder", None)) is not None and hasattr(source, "grouped"):
-        made: Feeder = own(seed, at or Whereabouts())
-        return made
     if tells_its_position(source):
         return _Stateful(source, seed, at or Whereabouts())
     if isinstance(source, DataLoader):
