@@ -21,6 +21,10 @@ _END: Final = object()
 class Void(BaseException):
     """Ends the trainer's function for the epoch: the step under way is void."""
 
+    def __str__(self) -> str:
+        """Return what a trainer may log of it."""
+        return "this step is void; Holdfast makes it again"
+
 
 class Driven:
     """The steps of all epochs. Not thread-safe."""
