@@ -56,6 +56,7 @@ KILLS_OF_DRIVEN = [
 
 def trained(folder: Path, name: str, kills: list[Any], spares: int) -> list[Any]:
     """Train with two ranks; return what each rank's State holds at the end, and what is printed."""
+    final, folder = folder, folder.parent / "job"  # A trainer keeps the paths of its files.
     folder.mkdir()
     script = folder / "train.py"
     script.write_text((EXAMPLES / f"{name}.py").read_text())
@@ -78,6 +79,7 @@ def trained(folder: Path, name: str, kills: list[Any], spares: int) -> list[Any]
     assert len(list(folder.glob("killed-*"))) == len(kills), made.stdout + made.stderr
     said = [line.partition("]:")[2] for line in made.stdout.splitlines() if "]:loss " in line]
     assert len(said) == 1, made.stdout
+    folder = folder.rename(final)
     return [*(json.loads((folder / f"result-{rank}").read_text()) for rank in range(2)), said]
 
 

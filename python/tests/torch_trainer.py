@@ -71,7 +71,11 @@ def end() -> None:
     """Write what State holds, by name, then do the usual."""
     state = states[0]
     kept = state.kept
-    found = {name: digest(v) for name, v in everything_in(kept, kept.walk(False), kept.objects())}
+    found = {}
+    for name, thing in everything_in(kept, kept.walk(False), kept.objects()):
+        found[name] = digest(thing)
+        if isinstance(thing, dict) and isinstance(thing.get("values"), dict):  # Of a trainer.
+            found.update((f"{name}.{key}", digest(v)) for key, v in thing["values"].items())
     result = {"n": state.n, "kept": found}
     (folder / f"result-{dist.get_rank()}").write_text(json.dumps(result))
     destroy()

@@ -117,10 +117,9 @@ class _Held:
         self._engine._dataloader_iter = iter(())  # Each epoch gets one of its own.
 
     def _fire_event(self, event: Any, *args: Any, **kwargs: Any) -> None:
-        events, engine = self._events, self._engine
+        events = self._events
         if event is events.EPOCH_STARTED and self._is_within:
-            engine.state.epoch -= 1  # The predecessor has begun it.
-            return
+            return  # The predecessor has begun it.
         if event is events.EPOCH_COMPLETED and self._has_ended_epoch:
             self._has_ended_epoch = False
             return
@@ -182,8 +181,9 @@ class _Held:
             saver: Any = getattr(handler, "save_handler", None)
             if hasattr(saver, "remove"):
                 saver.remove = partial(self._remove, saver.remove)
-        if state.n:
-            self._is_within = self._driven.enter()
+        if state.n and self._driven.enter():
+            self._is_within = True
+            engine.state.epoch -= 1  # The loop counts it again. In the last one it would end.
 
     def _fire_other(self, fire: Callable[..., None], event: Any, *args: Any, **kw: Any) -> None:
         """Fire an evaluator's event, unless its result is worth nothing."""

@@ -157,7 +157,8 @@ class _Held:
 
     def _keepers(self, known: set[int]) -> Iterator[tuple[str, Any]]:
         trainer = self._trainer
-        passing = {*vars(trainer).keys() & self._plain.keys(), "is_in_train"}
+        # The columns that the model takes stand in a set's order, which differs by process.
+        passing = {*vars(trainer).keys() & self._plain.keys(), "is_in_train", "_signature_columns"}
         yield "trainer", Attributes(lambda: trainer, known | _ids_of_parts(trainer), passing)
         yield "trainer_state", _TrainerState(lambda: trainer.state)
         yield "control", Attributes(lambda: trainer.control)
