@@ -87,10 +87,19 @@ class Driven:
         self._is_taken = True
         return self._given
 
+    def see_that_it_may_save(self) -> None:
+        """Raise Void as below, before files are written or removed. A rehearsal ends here."""
+        seat = self.state.engine.seat
+        if seat.rehearses:
+            seat.worker.rehearsal_skips(
+                "the trainer saves a checkpoint in this step, and a rehearsal writes none"
+            )
+        self.see_that_it_is_not_void()
+
     def see_that_it_is_not_void(self) -> None:
         """Raise Void if the step under way has to be void: what it has computed is worth nothing.
 
-        A trainer calls this before it decides on files by what it has computed.
+        A trainer calls this before it decides on anything by what it has computed.
         """
         engine = self.state.engine
         if engine.in_step and engine.marked:

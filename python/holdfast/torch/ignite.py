@@ -179,7 +179,9 @@ class _Held:
             other._fire_event = partial(self._fire_other, other._fire_event)
         for handler in _objects_of(engines):
             saver: Any = getattr(handler, "save_handler", None)
-            if hasattr(saver, "remove"):
+            if saver is not None and state.engine.seat.rehearses:
+                handler.save_handler = lambda *_: self._driven.see_that_it_may_save()
+            elif hasattr(saver, "remove"):
                 saver.remove = partial(self._remove, saver.remove)
         if state.n and self._driven.enter():
             self._is_within = True
@@ -194,7 +196,7 @@ class _Held:
 
     def _remove(self, remove: Callable[[Any], None], name: Any) -> None:
         assert self._driven is not None
-        self._driven.see_that_it_is_not_void()  # A void step's score must not have a file deleted.
+        self._driven.see_that_it_may_save()  # A void step's score must not have a file deleted.
         remove(name)
 
     def _keepers(self, engines: list[Any]) -> Iterator[tuple[str, Any]]:

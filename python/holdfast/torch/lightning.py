@@ -161,10 +161,12 @@ class _Held:
         remove, driven = trainer.strategy.remove_checkpoint, self._driven
 
         def remove_checkpoint(path: Any) -> None:
-            driven.see_that_it_is_not_void()  # A void step's metric must not have a file deleted.
+            driven.see_that_it_may_save()  # A void step's metric must not have a file deleted.
             remove(path)
 
         trainer.strategy.remove_checkpoint = remove_checkpoint
+        for logger in trainer.loggers if state.engine.seat.rehearses else ():
+            logger.log_metrics = logger.save = lambda *args, **kwargs: None
         for callback in trainer.checkpoint_callbacks:
             if hasattr(callback, "file_exists"):
                 callback.file_exists = self._file_exists
@@ -203,7 +205,7 @@ class _Held:
 
     def _save_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> None:
         assert self._driven is not None
-        self._driven.see_that_it_is_not_void()
+        self._driven.see_that_it_may_save()
         self._save(path, *args, **kwargs)
         if str(path) not in self._files.saved:
             self._files.saved.append(str(path))

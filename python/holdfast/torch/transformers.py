@@ -200,7 +200,7 @@ class _Held:
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         if self._driven is not None:  # A void step's metric must not have a checkpoint deleted.
-            self._driven.see_that_it_is_not_void()
+            self._driven.see_that_it_may_save()
         self._save(*args, **kwargs)
 
 
