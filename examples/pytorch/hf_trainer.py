@@ -1,4 +1,4 @@
-"""A small GPT-2, made from its configuration, trained by Hugging Face's Trainer.
+"""A small GPT-2, made from its configuration, trained by Hugging Face's Trainer, with callbacks.
 
 As it is:              torchrun --nproc-per-node 2 hf_trainer.py
 With hf_trainer.diff:  holdfast run --nproc-per-node 2 hf_trainer.py
@@ -8,7 +8,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+from transformers import (
+    EarlyStoppingCallback,
+    GPT2Config,
+    GPT2LMHeadModel,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 
 
 class Tokens(Dataset[dict[str, Tensor]]):
@@ -28,8 +36,20 @@ class Tokens(Dataset[dict[str, Tensor]]):
         return {"input_ids": self.tokens[i], "labels": self.tokens[i]}
 
 
+class Smoothed(TrainerCallback):
+    """Smooths the losses that are logged."""
+
+    def __init__(self) -> None:
+        self.loss = 0.0
+
+    def on_log(self, args, state, control, logs=None, **kwargs) -> None:
+        """Take a loss in."""
+        if "loss" in logs:
+            self.loss = 0.9 * self.loss + 0.1 * logs["loss"]
+
+
 def main() -> None:
-    """Train, and print the last loss."""
+    """Train; print the loss of the best model, where it was saved, and the smoothed loss."""
     set_seed(0)
     config = GPT2Config(
         vocab_size=64,
@@ -43,22 +63,34 @@ def main() -> None:
     arguments = TrainingArguments(
         output_dir="out",
         num_train_epochs=3,
-        per_device_train_batch_size=16,
+        per_device_train_batch_size=8,
+        gradient_accumulation_steps=2,
         learning_rate=1e-3,
-        eval_strategy="epoch",
-        save_strategy="no",
+        logging_steps=5,
+        eval_strategy="steps",
+        eval_steps=6,
+        save_strategy="steps",
+        save_steps=6,
+        save_total_limit=2,
+        load_best_model_at_end=True,
+        metric_for_best_model="loss",
         report_to="none",
         disable_tqdm=True,
         use_cpu=True,
         ddp_find_unused_parameters=False,
     )
+    smoothed = Smoothed()
     trainer = Trainer(
-        GPT2LMHeadModel(config), arguments, train_dataset=Tokens(2048), eval_dataset=Tokens(128)
+        GPT2LMHeadModel(config),
+        arguments,
+        train_dataset=Tokens(2048),
+        eval_dataset=Tokens(128),
+        callbacks=[smoothed, EarlyStoppingCallback(early_stopping_patience=3)],
     )
     trainer.train()
-    loss = trainer.evaluate()["eval_loss"]
+    loss, best = trainer.evaluate()["eval_loss"], trainer.state.best_model_checkpoint
     if dist.get_rank() == 0:
-        print(f"loss {loss:.4f}")
+        print(f"loss {loss:.4f}, best in {best}, smoothed {smoothed.loss:.6f}")
     dist.destroy_process_group()
 
 

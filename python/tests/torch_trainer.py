@@ -1,10 +1,11 @@
 """Run an example, kill this process at places of its steps, and write what State holds at the end.
 
 Arguments: the example, a folder, and the kills: JSON of [[rank, step, place], ...], each done once.
-Places: forward, backward, sum, update, evaluation, between.
+Places: forward, backward, sum, update, evaluation, between; for trainers with loops of their own
+also save, after a file was written. There, evaluation is a forward pass of a model that does not
+train, and between the beginning of a pass.
 """
 
-import hashlib
 import json
 import os
 import runpy
@@ -19,11 +20,13 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import holdfast.torch as hf
-from holdfast._vars import dumps
-from holdfast.verify._contents import contents_of
+import holdfast.torch._state
+from holdfast._digest import digest
+from holdfast.torch._sampled import everything_in
 
 script, folder, kills = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
 states: list[hf.State] = []
+is_driven = "import hold\n" in Path(script).read_text()
 
 
 def come_to(place: str, *_: Any) -> None:
@@ -57,16 +60,22 @@ class Watched(hf.State):
         come_to("between")
         return super().once(watched, *args, **kwargs)
 
-
-def digest(value: Any) -> str:
-    """Return a digest of a value."""
-    return hashlib.sha256(dumps(value)).hexdigest()[:16]
+    def steps(self, *args: Any, **kwargs: Any) -> Any:
+        """Begin a pass. For a trainer that calls no once(), this is a place."""
+        if is_driven:
+            come_to("between")
+        return super().steps(*args, **kwargs)
 
 
 def end() -> None:
     """Write what State holds, by name, then do the usual."""
     state = states[0]
-    found = {name: digest(value) for name, value in contents_of(state)}
+    kept = state.kept
+    found = {}
+    for name, thing in everything_in(kept, kept.walk(False), kept.objects()):
+        found[name] = digest(thing)
+        if isinstance(thing, dict) and isinstance(thing.get("values"), dict):  # Of a trainer.
+            found.update((f"{name}.{key}", digest(v)) for key, v in thing["values"].items())
     result = {"n": state.n, "kept": found}
     (folder / f"result-{dist.get_rank()}").write_text(json.dumps(result))
     destroy()
@@ -79,12 +88,23 @@ def backward(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
     come_to("sum")
 
 
-hf.State = Watched
+def forward(module: torch.nn.Module, _: Any) -> None:
+    """Come to a place in a forward pass."""
+    if isinstance(module, torch.nn.Dropout):
+        come_to("forward" if module.training or not is_driven else "evaluation")
+
+
+def save(*args: Any, **kwargs: Any) -> None:
+    """Replace torch.save: with a place after it."""
+    plain_save(*args, **kwargs)
+    come_to("save")
+
+
+plain_save, torch.save = torch.save, save
+hf.State = holdfast.torch._state.State = Watched  # type: ignore[misc]
 destroy, dist.destroy_process_group = dist.destroy_process_group, end
 plain_backward, torch.Tensor.backward = torch.Tensor.backward, backward
-register_module_forward_pre_hook(
-    lambda module, _: come_to("forward") if isinstance(module, torch.nn.Dropout) else None
-)
+register_module_forward_pre_hook(forward)
 register_optimizer_step_post_hook(lambda *_: come_to("update"))
 sys.argv = [script]
 runpy.run_path(script, run_name="__main__")

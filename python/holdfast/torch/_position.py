@@ -6,6 +6,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -115,7 +116,8 @@ class Sources:
         entry = self._entries.get(id(data))
         if entry is None:
             entry = self._enter(data)
-        feeder = entry.feeder or feeder_of(data, seeds, entry.at)
+        make = getattr(data, "feeder", None)  # Of holdfast.torch._groups.
+        feeder = entry.feeder or (make or partial(feeder_of, data))(seeds, entry.at)
         if feeder.may_be_kept:
             entry.feeder = feeder
         if not entry.seen:

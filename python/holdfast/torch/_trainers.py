@@ -116,6 +116,7 @@ def see_that_accumulation_is_kept(things: Iterable[Any], kept: Iterable[Any]) ->
 
 def shared_generator(data: Any) -> torch.Generator | None:
     """Return the generator that Accelerate sets alike on all ranks for the order of a pass."""
+    data = getattr(data, "grouped", data)  # Of holdfast.torch._groups.
     if not _is_shard(data) or not data.rng_types:
         return None
     if others := sorted({str(getattr(t, "value", t)) for t in data.rng_types} - {"generator"}):

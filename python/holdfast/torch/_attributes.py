@@ -1,0 +1,121 @@
+"""Keep what a trainer's objects hold: attributes with plain values, and parts with state_dict()."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, Final
+
+from holdfast._errors import UserError
+from holdfast._vars import dumps, into, see_that_it_is_plain
+
+# An attribute that has more bytes as training begins is taken for data that does not change.
+LARGEST: Final = 1 << 17
+_SAME_IN_ALL: Final = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type)
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        see_that_it_is_plain("it", value)
+    except UserError:
+        return False
+    return True
+
+
+class Unseen:
+    """A value that is kept, but not compared: how long something took differs in every run."""
+
+    has_no_digest = True
+
+    def __init__(self, value: Any) -> None:
+        """Hold the value."""
+        self.value = value
+
+
+class Attributes:
+    """The attributes of one object, which State keeps. Not thread-safe.
+
+    An attribute that is neither plain nor has state_dict() is left as it is.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Any],
+        known: Collection[int] = (),
+        but: Collection[str] = (),
+        may_be_large: Collection[str] = (),
+    ) -> None:
+        """`find` returns the object, which may be another one later.
+
+        `known`: ids of objects that are kept already; `but`: names that are not kept;
+        `may_be_large`: names that are kept only while they are small.
+        """
+        self._find = find
+        self._known = known
+        self._large = {n for n, value in vars(find()).items() if _is_large(value)}
+        self._large.difference_update(but, may_be_large)
+        self._but = {*but, *self._large}
+        self._may_be_large = may_be_large
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the values by name, the states of parts, and the names of all attributes.
+
+        A replacement may lack one that is not kept, so the names are not compared.
+        """
+        values, parts = {}, {}
+        for name, value in self._named():
+            if _is_plain(value):
+                if name not in self._may_be_large or not _is_large(value):
+                    values[name] = value
+            elif self._is_part(value):
+                parts[name] = value.state_dict()
+        names = [name for name, _ in self._named()]
+        return {"values": values, "parts": parts, "names": Unseen(names)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set the attributes. One that was made since then is removed."""
+        thing, now = self._find(), dict(self._named())
+        for name, value in state["values"].items():
+            setattr(thing, name, into(now.get(name), value))
+        for name, part in state["parts"].items():
+            if (there := now.get(name)) is not None and hasattr(there, "load_state_dict"):
+                there.load_state_dict(part)
+        for name in now.keys() - set(state["names"].value):
+            delattr(thing, name)
+
+    def is_of(self, library: str) -> bool:
+        """Return whether the object's class is one of a library's own."""
+        return type(self._find()).__module__.startswith(library)
+
+    def lost(self) -> Iterator[str]:
+        """Yield a phrase for each attribute that a replacement makes anew."""
+        kind = type(self._find()).__name__
+        for name in self._large:
+            yield f"`{kind}.{name}`, which has more than {LARGEST:,} bytes,"
+        for name, value in self._named():
+            if id(value) in self._known or isinstance(value, _SAME_IN_ALL):
+                continue
+            if not _is_plain(value) and not self._is_part(value):
+                yield f"`{kind}.{name}` ({type(value).__name__}), which has no state_dict(),"
+
+    def _named(self) -> Iterator[tuple[str, Any]]:
+        for name, value in sorted(vars(self._find()).items()):
+            if name not in self._but:
+                yield name, value
+
+    def _is_part(self, value: Any) -> bool:
+        has = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+        return has and id(value) not in self._known
+
+
+def _is_large(value: Any) -> bool:
+    return _is_plain_kind(value) and len(dumps(value)) > LARGEST
+
+
+def _is_plain_kind(value: Any) -> bool:
+    """Return whether a value is plain, however large it is."""
+    try:
+        see_that_it_is_plain("it", value)
+    except UserError as error:
+        return "bytes; " in str(error)
+    return True
