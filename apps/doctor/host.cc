@@ -114,16 +114,22 @@ void look_at_settings(Host& host, const char* const* environment) {
   std::sort(host.set.begin(), host.set.end());
 }
 
-void look_at_stacks(Host& host) {
-  const auto program = [](const char* variable, const char* name) {
-    const char* named = std::getenv(variable);
-    const char* path = std::getenv("PATH");
-    const auto found = os::find_program(named != nullptr && *named != '\0' ? named : name,
-                                        path != nullptr ? path : "");
-    return found ? *found : std::string();
+void look_at_stacks(Host& host, const char* const* environment) {
+  std::string path;
+  std::string py_spy = "py-spy";
+  for (; *environment != nullptr; ++environment) {
+    const std::string_view entry = *environment;
+    const std::string_view name = entry.substr(0, entry.find('='));
+    const std::string_view value = entry.substr(std::min(name.size() + 1, entry.size()));
+    if (name == "PATH") path = value;
+    if (name == "HOLDFAST_PY_SPY" && !value.empty()) py_spy = value;
+  }
+  const auto found = [&](const std::string& name) {
+    const auto program = os::find_program(name, path);
+    return program ? *program : std::string();
   };
-  host.python_stacks = program("HOLDFAST_PY_SPY", "py-spy");
-  host.native_stacks = program("", "eu-stack");
+  host.python_stacks = found(py_spy);
+  host.native_stacks = found("eu-stack");
 }
 
 }  // namespace
@@ -146,7 +152,7 @@ Host look(std::uint16_t port, const char* const* environment) {
   if (const auto listener = io::listen(loop, "127.0.0.1", port); !listener) {
     host.port_taken = listener.error().what;
   }
-  look_at_stacks(host);
+  look_at_stacks(host, environment);
   look_at_settings(host, environment);
   return host;
 }

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from holdfast import _core
 from holdfast._errors import Error
+from holdfast._memory import Memory
 from holdfast.torch._callers import is_of_the_program
 from holdfast.torch._private import can_share, share
 
@@ -33,7 +34,7 @@ class Buckets:
         self._say = say
         self._expected: Counter[int] = Counter()  # By number of elements.
         # The storages are held so that no other memory gets a registered address.
-        self._moved: list[tuple[torch.UntypedStorage, _core.Memory]] = []
+        self._moved: list[tuple[torch.UntypedStorage, Memory]] = []
         self._shared: dict[int, tuple[torch.UntypedStorage, int]] = {}  # By address, with its file.
 
     def expect(self, sizes: list[int]) -> None:
@@ -90,7 +91,7 @@ def _share(storage: torch.UntypedStorage) -> int:
     return share(storage)
 
 
-def _register(storage: torch.UntypedStorage, file: int, session: _core.Session) -> _core.Memory:
+def _register(storage: torch.UntypedStorage, file: int, session: _core.Session) -> Memory:
     memory = session.register(storage.nbytes(), storage.data_ptr())
     # torch hands this descriptor to other processes, so let it stand for the new file.
     os.dup2(memory.file, file, inheritable=False)
