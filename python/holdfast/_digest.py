@@ -124,7 +124,9 @@ class _Digest:
 
 def attributes(thing: Any) -> dict[str, Any]:
     """Return the attributes of a plain object, slots included; nothing for other things."""
-    if isinstance(thing, type) or hasattr(thing, "__code__") or hasattr(thing, "has_no_digest"):
+    if isinstance(thing, type) or hasattr(thing, "__code__"):
+        return {}
+    if hasattr(type(thing), "has_no_digest"):  # What differs in every run.
         return {}
     if type(thing).__module__ in ("builtins", "_thread", "_io", "threading", "types"):
         return {}

@@ -165,8 +165,11 @@ class _Held:
             remove(path)
 
         trainer.strategy.remove_checkpoint = remove_checkpoint
-        for logger in trainer.loggers if state.engine.seat.rehearses else ():
-            logger.log_metrics = logger.save = lambda *args, **kwargs: None
+        for logger in trainer.loggers:
+            if state.engine.seat.rehearses:
+                logger.log_metrics = logger.save = lambda *args, **kwargs: None
+            elif hasattr(_writer_of(logger), "metrics_file_path"):
+                _save_after_steps(logger, state)
         for callback in trainer.checkpoint_callbacks:
             if hasattr(callback, "file_exists"):
                 callback.file_exists = self._file_exists
@@ -280,6 +283,25 @@ class _Held:
         for what, is_used in refused.items():
             if is_used:
                 raise UserError(f"hold() can not keep a Trainer with {what}")
+
+
+def _save_after_steps(logger: Any, state: State) -> None:
+    """Have CSVLogger write a step's rows once it is done: State keeps those not yet written."""
+    plain_save, due = logger.save, [False]
+
+    def save() -> None:
+        if state.engine.in_step:
+            due[0] = True
+        else:
+            plain_save()
+
+    def save_what_is_due(_: int) -> None:
+        if due[0]:
+            due[0] = False
+            plain_save()
+
+    logger.save = save
+    state.on_commit(save_what_is_due)
 
 
 def _writer_of(logger: Any) -> Any:
