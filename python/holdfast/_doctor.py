@@ -17,6 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from holdfast import _tried
+
 _BIN: Final = Path(__file__).resolve().parent / "bin"
 _TRIAL: Final = Path(__file__).with_name("_trial.py")
 _JOB: Final = "a job of two ranks, one of them killed"
@@ -50,8 +52,15 @@ def _look_at_packages() -> None:
         _say(
             "note",
             "neither torch nor mindspore is installed beside Holdfast",
-            "pip install torch, or: pip install mindspore==2.10.0 'numpy<2'",
+            "pip install torch; or: pip install mindspore==2.10.0 'numpy<2'",
         )
+    for name in ("torch", "mindspore"):
+        if name not in have or not (works := _tried.working(name)):
+            continue
+        if refusal := _tried.refusal(name, have[name]):
+            _say("BAD", refusal)
+        elif _tried.minor(have[name]) not in works:
+            _say("note", f"{name} {have[name]} was not tried; those that were: {', '.join(works)}")
     if "mindspore" in have and not have.get("numpy", "1").startswith("1."):
         _say("BAD", f"MindSpore does not work with numpy {have['numpy']}", "pip install 'numpy<2'")
 
