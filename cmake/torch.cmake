@@ -17,8 +17,18 @@ else()
     set(torch_python ${HOLDFAST_PYTHON3})
   endif()
   if(torch_python)
-    execute_process(COMMAND ${torch_python} -c "import torch; print(torch.utils.cmake_prefix_path)"
+    execute_process(COMMAND ${torch_python} -c "import torch; print(torch.utils.cmake_prefix_path, torch.version.cuda, sep=';')"
       OUTPUT_VARIABLE torch_prefix OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  endif()
+  if(torch_prefix)
+    list(GET torch_prefix 1 torch_cuda)
+    list(GET torch_prefix 0 torch_prefix)
+    find_program(HOLDFAST_NVCC nvcc PATHS /usr/local/cuda/bin)
+    if(NOT torch_cuda STREQUAL None AND NOT HOLDFAST_NVCC)
+      message(FATAL_ERROR "the torch of ${torch_python} is one with CUDA, which C++ can not use without CUDA's own "
+        "development files: pip install torch --index-url https://download.pytorch.org/whl/cpu, name another Python "
+        "(-DHOLDFAST_PYTHON=), or build without libtorch by -DHOLDFAST_TORCH=OFF")
+    endif()
   endif()
   if(torch_prefix)
     set(torch_from "the torch of ${torch_python}")
