@@ -368,7 +368,7 @@ def test_torch_a_spare_has_its_place_when_its_state_is_open(
 def beside() -> Any:
     options = dist.AllreduceOptions()
     if not hasattr(options, "asyncOp"):
-        pytest.skip("torch 2.6 does not tell a group that a sum may be complete later")
+        pytest.skip("torch before 2.8 tells no group that a sum may be complete later")
     options.asyncOp = True
     return options
 
