@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 from holdfast._errors import UserError
-from holdfast._vars import dumps, into, see_that_it_is_plain
+from holdfast._vars import dumps, see_that_it_is_plain
 
 # An attribute that has more bytes as training begins is taken for data that does not change.
 LARGEST: Final = 1 << 17
@@ -75,8 +76,10 @@ class Attributes:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set the attributes. One that was made since then is removed."""
         thing, now = self._find(), dict(self._named())
+        shared = Counter(map(id, now.values()))
         for name, value in state["values"].items():
-            setattr(thing, name, into(now.get(name), value))
+            old = now.get(name)
+            setattr(thing, name, _filled(old, value) if shared[id(old)] == 1 else value)
         for name, part in state["parts"].items():
             if (there := now.get(name)) is not None and hasattr(there, "load_state_dict"):
                 there.load_state_dict(part)
@@ -106,6 +109,24 @@ class Attributes:
     def _is_part(self, value: Any) -> bool:
         has = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
         return has and id(value) not in self._known
+
+
+def _filled(old: Any, new: Any) -> Any:
+    """Return a list, dict or set that the program may hold elsewhere, with new contents; or `new`.
+
+    Its parts are replaced: two parts may be one tensor now, and have been two.
+    """
+    if type(old) is not type(new):
+        return new
+    if type(old) in (list, deque):
+        old.clear()
+        old.extend(new)
+    elif type(old) in (dict, set):
+        old.clear()
+        old.update(new)
+    else:
+        return new
+    return old
 
 
 def _is_large(value: Any) -> bool:

@@ -63,6 +63,7 @@ class _Feed:
     def __init__(self, driven: Driven, limit: int) -> None:
         self._driven = driven
         self._limit = limit
+        self._batch: Any = None
         self.fetched = 0
         self.done = False
         self._start_profiler = self._stop_profiler = lambda: None
@@ -70,10 +71,14 @@ class _Feed:
     def __iter__(self) -> _Feed:
         return self
 
+    def take(self) -> None:
+        """Take the next batch, which ends the step before. StopIteration: there is none."""
+        (self._batch,) = self._driven.take()
+
     def __next__(self) -> tuple[Any, int, int]:
-        (batch,) = self._driven.take()
         at = self._driven.state.batch
         self.done = at + 1 >= self._limit
+        batch, self._batch = self._batch, None
         return batch, at, 0
 
     def teardown(self) -> None:
@@ -113,13 +118,14 @@ class _Held:
             on_advance_start=fit.on_advance_start,
             on_advance_end=fit.on_advance_end,
         )
-        self._epoch = SimpleNamespace(run=epoch.run, reset=epoch.reset)
+        self._epoch = SimpleNamespace(run=epoch.run, reset=epoch.reset, advance=epoch.advance)
         self._save = trainer.save_checkpoint
         self._files = _Files(set())
         fit.on_run_start = self._on_run_start
         fit.on_advance_start = self._on_advance_start
         fit.on_advance_end = self._on_advance_end
         epoch.run, epoch.reset = self._run_epoch, self._reset_epoch
+        epoch.advance = self._advance
 
     # ---- In place of the loops' own -------------------------------------------------------------
 
@@ -195,6 +201,10 @@ class _Held:
 
         driven.run(body, lambda: bool(trainer.fit_loop.done))
         self._has_ended_epoch = True
+
+    def _advance(self, _: Any) -> None:
+        self._feed.take()  # First: what Lightning exchanges before it fetches is in the new step.
+        self._epoch.advance(self._feed)
 
     def _reset_epoch(self) -> None:
         assert self._driven is not None
