@@ -21,7 +21,10 @@ pytestmark = needs_torch
 PACKAGE = Path(str(holdfast.__file__)).parent
 # Of Python itself, and of what is not torch's: a trainer's names stand with that trainer.
 FOREIGN = {"_exit", "_getframe", "_replace", "_Unpickler"}
-NOT_OF_TORCH = ("mindspore", "torch/_trainers", "torch/_private.py", "verify/_mindspore.py")
+NOT_OF_TORCH = (
+    *("mindspore", "torch/_trainers", "torch/_private.py", "verify/_mindspore.py"),
+    *("torch/transformers.py", "torch/lightning.py", "torch/ignite.py", "torch/_logged.py"),
+)
 # Pickles name it, and nothing else reads one without running it (snapshots/_safe.py).
 NOT_AVOIDED = {"_untyped_storage"}
 
