@@ -44,6 +44,8 @@ def test_core_the_table_of_the_docs_is_that_of_the_file(tool: Any) -> None:
     assert tool.with_table(text) == text
     for cell in _tried.cells("torch"):
         assert f"| torch {cell['version']} |" in text
+    works = _tried.working("torch")
+    assert f"PyTorch from PyPI, {works[0]} to {works[-1]} (" in (ROOT / "README.md").read_text()
 
 
 def test_core_a_pair_that_was_tried_again_takes_the_place_of_the_former(
