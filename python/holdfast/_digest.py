@@ -27,7 +27,7 @@ def is_scalar(thing: Any) -> bool:
     return isinstance(thing, (*SCALARS, enum.Enum, pathlib.PurePath, datetime.date))
 
 
-def _text(thing: Any) -> str:
+def text_of(thing: Any) -> str:
     """Return a plain value as text. An enumeration's own repr() may fail, as that of Ignite's."""
     named = isinstance(thing, enum.Enum) and isinstance(thing.name, str)
     return thing.name if named else repr(thing)
@@ -92,7 +92,7 @@ class _Digest:
         if depth > _DEEP or self._seen > _MANY:
             self._hash.update(b"...")
         elif is_scalar(thing):
-            self._hash.update(f"{type(thing).__name__}:{_text(thing)};".encode(errors="replace"))
+            self._hash.update(f"{type(thing).__name__}:{text_of(thing)};".encode(errors="replace"))
         elif (found := tensor_bytes(thing)) is not None:
             self._hash.update(found[0].encode())
             self._hash.update(found[1])
@@ -155,7 +155,7 @@ def digest(thing: Any) -> str:
 def shown(thing: Any) -> str:
     """Return the thing as text if it is short, else its kind and its digest."""
     if is_scalar(thing):
-        text = _text(thing)
+        text = text_of(thing)
         return text if len(text) <= 60 else f"{text[:40]}... #{digest(thing)}"
     if (found := tensor_bytes(thing)) is not None:
         # item() of a shard would ask the other ranks.

@@ -84,7 +84,8 @@ class Attributes:
             if (there := now.get(name)) is not None and hasattr(there, "load_state_dict"):
                 there.load_state_dict(part)
         for name in now.keys() - set(state["names"].value):
-            delattr(thing, name)
+            if _is_plain(now[name]) or self._is_part(now[name]):  # Not a method put in its place.
+                delattr(thing, name)
 
     def is_of(self, library: str) -> bool:
         """Return whether the object's class is one of a library's own."""

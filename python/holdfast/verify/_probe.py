@@ -28,6 +28,7 @@ from holdfast._digest import (
     is_scalar,
     shown,
     tensor_bytes,
+    text_of,
 )
 from holdfast._whose import (
     FRAMEWORKS,
@@ -194,7 +195,7 @@ class _Look:
             return
         parts = thing.items() if isinstance(thing, dict) else enumerate(thing)
         for key, value in parts:
-            part = f"[{key!r}]"[:60] if is_scalar(key) else f"[a {type(key).__name__}]"
+            part = f"[{text_of(key)}]"[:60] if is_scalar(key) else f"[a {type(key).__name__}]"
             self._put(_dotted(name, part), value, depth + 1)
 
     def _framework(self, name: str, thing: Any, depth: int) -> None:
