@@ -203,7 +203,8 @@ class _Held:
         given = [*self._things, *self._named.values()]
         known = {id(thing) for thing in (*given, *engines)}
         for i, engine in enumerate(engines):
-            hidden = {n for n in vars(engine) if n.startswith("_")} | {"interrupt_resume_enabled"}
+            hidden = {n for n in vars(engine) if n.startswith("_")}
+            hidden |= {"interrupt_resume_enabled", "last_event_name"}
             yield f"engine{i}", Attributes(lambda own=engine: own, known, hidden)  # type: ignore[misc]
             found = Attributes(
                 lambda own=engine: own.state,  # type: ignore[misc]
