@@ -130,8 +130,9 @@ class Values:
 
     def put_back(self, packed: bytes) -> None:
         """Set all to what packed() has returned. Lists and the like are changed in place."""
+        places = Places()
         for name, value in (pickle.loads(packed) if packed else {}).items():
-            self.all[name] = into(self.all.get(name), value)
+            self.all[name] = into(self.all.get(name), value, places)
 
 
 def tensors_in(value: Any) -> list[Tensor]:
@@ -221,35 +222,91 @@ def _why_no_array(value: Any) -> str:
     return f"it is, or holds, a {type(value).__module__}.{type(value).__qualname__}"
 
 
-def into(old: Any, new: Any, done: dict[int, Any] | None = None) -> Any:
+class Places:
+    """Which objects and which memory have been filled: each only once.
+
+    What was two values in the last step may be one object now, as after `run.best = run.last`.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.done: dict[int, Any] = {}  # By id of the new object, which may hold itself.
+        self._objects: dict[int, Any] = {}
+        self._memory: list[tuple[int, int]] = []
+
+    def take(self, old: Any) -> bool:
+        """Return whether nothing was put into this object, or its memory, before."""
+        memory = _memory_of(old)
+        if id(old) in self._objects or any(_overlap(memory, other) for other in self._memory):
+            return False
+        self._objects[id(old)] = old
+        if memory is not None:
+            self._memory.append(memory)
+        return True
+
+
+def _overlap(one: tuple[int, int] | None, other: tuple[int, int]) -> bool:
+    return one is not None and one[0] < other[1] and other[0] < one[1]
+
+
+def _memory_of(value: Any) -> tuple[int, int] | None:
+    """Return the addresses of all that a tensor or an array is a view of."""
+    if _is_tensor(value):
+        storage = value.untyped_storage()
+        return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+    numpy = sys.modules.get("numpy")
+    if numpy is None or type(value) is not numpy.ndarray:
+        return None
+    while type(value.base) is numpy.ndarray:
+        value = value.base
+    address = int(value.__array_interface__["data"][0])
+    return address, address + int(value.nbytes)
+
+
+def into(old: Any, new: Any, places: Places | None = None) -> Any:
     """Return `new`. If `old` is of the same kind, change it in place and return it instead."""
-    done = {} if done is None else done  # Results by id of the new object, which may hold itself.
-    if id(new) in done or type(old) is not type(new):
-        return done.get(id(new), new)
+    places = places or Places()
+    if id(new) in places.done:
+        return places.done[id(new)]
+    if type(old) is not type(new) or not _is_changeable(old, new) or not places.take(old):
+        return _with_parts(new, places)
+    places.done[id(new)] = old
     if _is_tensor(new):
-        is_same = (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
-        if is_same and not (old.requires_grad or old.is_inference() or 0 in old.stride()):
-            return old.copy_(new)
-        return new
+        return old.copy_(new)
     if isinstance(new, dict):
-        done[id(new)] = old
-        parts = {key: into(old.get(key), part, done) for key, part in new.items()}
+        parts = {key: into(old.get(key), part, places) for key, part in new.items()}
         old.clear()
         old.update(parts)
-        return old
-    if isinstance(new, list):
-        done[id(new)] = old
+    elif isinstance(new, list):
         there = [*old[: len(new)], *[None] * (len(new) - len(old))]
-        old[:] = [into(was, part, done) for was, part in zip(there, new)]
-        return old
-    if isinstance(new, (set, deque)):
+        old[:] = [into(was, part, places) for was, part in zip(there, new)]
+    elif isinstance(new, (set, deque)):
         old.clear()
         (old.update if isinstance(old, set) else old.extend)(new)
-        return old
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and type(new) is numpy.ndarray and old.flags.writeable:
-        if (old.shape, old.dtype) != (new.shape, new.dtype):
-            return new
+    else:
         old[...] = new
-        return old
+    return old
+
+
+def _with_parts(new: Any, places: Places) -> Any:
+    """Return a new object. What it holds may have been put into old objects already."""
+    places.done[id(new)] = new
+    if isinstance(new, dict):
+        for key, part in new.items():
+            new[key] = into(None, part, places)
+    elif isinstance(new, list):
+        new[:] = [into(None, part, places) for part in new]
     return new
+
+
+def _is_changeable(old: Any, new: Any) -> bool:
+    """Return whether `old`, which is of the same type, can be given the contents of `new`."""
+    if _is_tensor(new):
+        is_same = (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
+        return is_same and not (old.requires_grad or old.is_inference() or 0 in old.stride())
+    if isinstance(new, (dict, list, set, deque)):
+        return True
+    numpy = sys.modules.get("numpy")
+    if numpy is None or type(new) is not numpy.ndarray or not old.flags.writeable:
+        return False
+    return bool((old.shape, old.dtype) == (new.shape, new.dtype))

@@ -145,6 +145,15 @@ def test_mindspore_attributes_that_are_data_are_kept_and_given_back() -> None:
     assert (other.counts, other.text, other.few) == (Counter("aab"), b"x", frozenset([1]))
 
 
+def test_mindspore_two_attributes_that_were_one_object_meanwhile_are_two_again() -> None:
+    callback = holder(best=[1.0], last=[2.0], row=np.ones(2), rows=np.zeros(2))
+    kept = _callbacks.attributes(callback, print)
+    callback.best, callback.row = callback.last, callback.rows[:]
+    _callbacks.give_back(callback, kept)
+    assert (callback.best, callback.last) == ([1.0], [2.0])
+    assert (callback.row.tolist(), callback.rows.tolist()) == ([1.0, 1.0], [0.0, 0.0])
+
+
 class Meter:
     def __init__(self, total: int) -> None:
         self.total = total

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch_job import needs_torch
 from torch_small import survives
 from torch_warm import REFUSED, say
 
+from holdfast._vars import Values
+
 pytestmark = needs_torch
+
+
+def tensor_of(number: float) -> Any:
+    import torch
+
+    return torch.tensor([number])
+
+
+def numpy_of(number: float) -> Any:
+    import numpy
+
+    return numpy.array([number])
+
+
+def plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
+
 
 BEGIN = f"""{REFUSED}
 import collections, datetime, math, numpy, random, torch, holdfast.torch as hf
@@ -178,3 +200,57 @@ leave(mine.rank, getattr(mine, f"only{rank}"))
 """
     results, _ = survives(tmp_path, text, [[1, "end", 2]])
     assert [r[:2] for r in results] == [[0, 6], [1, 6]]
+
+
+def brought_back(before: dict[str, Any], change: Callable[[Any], None]) -> Any:
+    """Return Vars after a step that changed them was void."""
+    values = Values()
+    run = values.name(before)
+    packed = values.packed()
+    change(run)
+    values.put_back(packed)
+    return run
+
+
+@pytest.mark.parametrize("make", [lambda n: [n], lambda n: {"n": n}, numpy_of, tensor_of])
+def test_torch_two_values_that_were_one_object_meanwhile_are_two_again(
+    make: Callable[[float], Any],
+) -> None:
+    first, last = make(1.0), make(2.0)
+
+    def change(run: Any) -> None:
+        run.best = run.last
+
+    run = brought_back({"best": first, "last": last}, change)
+    assert plain(run.best) == plain(make(1.0)) and plain(run.last) == plain(make(2.0))
+    assert run.last is last or run.best is last, "who holds it sees what it has become"
+
+
+@pytest.mark.parametrize("make", [numpy_of, tensor_of])
+def test_torch_a_value_that_was_a_view_of_another_meanwhile_is_its_own_again(
+    make: Callable[[float], Any],
+) -> None:
+    def change(run: Any) -> None:
+        run.table = make(7.0)
+        run.row = run.table[:]
+        run.kept["deep"] = [run.table[:]]
+
+    run = brought_back(
+        {"table": make(1.0), "row": make(2.0), "kept": {"deep": [make(3.0)]}}, change
+    )
+    assert plain(run.table) == [1.0]
+    assert plain(run.row) == [2.0]
+    assert plain(run.kept["deep"][0]) == [3.0]
+
+
+def test_torch_one_object_under_two_names_stays_one_and_counters_count_alike() -> None:
+    shared = [1.0]
+    counts = Counter(a=2)
+
+    def change(run: Any) -> None:
+        run.one.append(2.0)
+        run.counts = [Counter(b=1)]
+
+    run = brought_back({"one": shared, "two": [shared], "counts": counts}, change)
+    assert run.one is shared and run.two[0] is run.one and shared == [1.0]
+    assert run.counts == Counter(a=2)

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from holdfast._vars import into
+from holdfast._vars import Places, into
 from holdfast.mindspore import _bulk
 from holdfast.mindspore._data import NoDataError, dumps
 
@@ -163,12 +163,13 @@ def give_back(callback: Any, kept: Kept) -> None:
     if whole:
         callback.load_state_dict(whole)
         return
+    places = Places()
     for name, value in found.items():
         now = vars(callback).get(name)
         if type(now) is defaultdict and type(value) is dict:
             value = defaultdict(now.default_factory, value)
         with contextlib.suppress(RecursionError):  # The value holds itself.
-            value = into(now, value)
+            value = into(now, value, places)
         if value is not now:
             setattr(callback, name, value)
 
