@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 from holdfast._errors import UserError
-from holdfast._vars import dumps, see_that_it_is_plain
+from holdfast._vars import Places, dumps, into, see_that_it_is_plain
 
 # An attribute that has more bytes as training begins is taken for data that does not change.
 LARGEST: Final = 1 << 17
@@ -45,11 +44,13 @@ class Attributes:
         known: Collection[int] = (),
         but: Collection[str] = (),
         may_be_large: Collection[str] = (),
+        is_compared: bool = True,
     ) -> None:
         """`find` returns the object, which may be another one later.
 
         `known`: ids of objects that are kept already; `but`: names that are not kept;
-        `may_be_large`: names that are kept only while they are small.
+        `may_be_large`: names that are kept only while they are small; `is_compared`: runs of a
+        program end with the same.
         """
         self._find = find
         self._known = known
@@ -57,6 +58,7 @@ class Attributes:
         self._large.difference_update(but, may_be_large)
         self._but = {*but, *self._large}
         self._may_be_large = may_be_large
+        self._is_compared = is_compared
 
     def state_dict(self) -> dict[str, Any]:
         """Return the values by name, the states of parts, and the names of all attributes.
@@ -71,15 +73,17 @@ class Attributes:
             elif self._is_part(value):
                 parts[name] = value.state_dict()
         names = [name for name, _ in self._named()]
-        return {"values": values, "parts": parts, "names": Unseen(names)}
+        made = {"values": values, "parts": parts, "names": Unseen(names)}
+        return made if self._is_compared else {"unseen": Unseen(made)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set the attributes. One that was made since then is removed."""
+        if (unseen := state.get("unseen")) is not None:
+            state = unseen.value
         thing, now = self._find(), dict(self._named())
-        shared = Counter(map(id, now.values()))
+        places = Places()
         for name, value in state["values"].items():
-            old = now.get(name)
-            setattr(thing, name, _filled(old, value) if shared[id(old)] == 1 else value)
+            setattr(thing, name, into(now.get(name), value, places))
         for name, part in state["parts"].items():
             if (there := now.get(name)) is not None and hasattr(there, "load_state_dict"):
                 there.load_state_dict(part)
@@ -110,24 +114,6 @@ class Attributes:
     def _is_part(self, value: Any) -> bool:
         has = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
         return has and id(value) not in self._known
-
-
-def _filled(old: Any, new: Any) -> Any:
-    """Return a list, dict or set that the program may hold elsewhere, with new contents; or `new`.
-
-    Its parts are replaced: two parts may be one tensor now, and have been two.
-    """
-    if type(old) is not type(new):
-        return new
-    if type(old) in (list, deque):
-        old.clear()
-        old.extend(new)
-    elif type(old) in (dict, set):
-        old.clear()
-        old.update(new)
-    else:
-        return new
-    return old
 
 
 def _is_large(value: Any) -> bool:

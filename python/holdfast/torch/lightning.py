@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
@@ -244,7 +245,7 @@ class _Held:
         known |= {id(loop) for loop in loops.values()} | set(map(id, module.modules()))
         known |= {id(optimizer) for optimizer in trainer.optimizers}
         for name, loop in loops.items():
-            yield f"{name}_loop", Attributes(lambda own=loop: own, known)  # type: ignore[misc]
+            yield f"{name}_loop", Attributes(partial(_itself, loop), known)
         yield "connector", Attributes(lambda: trainer._logger_connector, known)
         known_of_trainer = known | {id(part) for part in vars(trainer).values()}
         times = {"_last_val_time", "_train_start_time"}
@@ -254,15 +255,16 @@ class _Held:
         yield "files", Attributes(lambda: self._files)
         for i, callback in enumerate(trainer.callbacks):
             times = {"_last_time_checked"}
-            found = Attributes(lambda own=callback: own, known, times)  # type: ignore[misc]
+            found = Attributes(partial(_itself, callback), known, times)
             yield f"callback{i}_{type(callback).__name__}", found
         for i, logger in enumerate(trainer.loggers):
-            yield f"logger{i}", Attributes(lambda own=logger: own, known)  # type: ignore[misc]
-            yield f"writer{i}", Attributes(lambda own=logger: _writer_of(own), known)  # type: ignore[misc]
+            # The folder of a logger's version is another one in each run.
+            yield f"logger{i}", Attributes(partial(_itself, logger), known, is_compared=False)
+            yield f"writer{i}", Attributes(partial(_writer_of, logger), known, is_compared=False)
         for name, own in (("module", module), ("datamodule", trainer.datamodule)):
             if own is not None:
                 hidden = {n for n in vars(own) if n.startswith("_")} | {"training", "trainer"}
-                yield name, Attributes(lambda own=own: own, known, hidden)  # type: ignore[misc]
+                yield name, Attributes(partial(_itself, own), known, hidden)
         yield from self._named.items()
 
     def _see_that_it_can_be_kept(self) -> None:
@@ -312,6 +314,10 @@ def _save_after_steps(logger: Any, state: State) -> None:
 
     logger.save = save
     state.on_commit(save_what_is_due)
+
+
+def _itself(thing: Any) -> Any:
+    return thing
 
 
 def _writer_of(logger: Any) -> Any:
