@@ -149,6 +149,7 @@ def test_torch_a_name_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert "has no `_version` any more, by which Holdfast sees that a tensor was" in str(
         refused.value
     )
+    assert str(refused.value).endswith("(docs/reference/pytorch.md#versions)")
 
 
 def test_torch_copies_without_a_name_for_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 from holdfast._errors import UserError
 from holdfast._vars import Places, dumps, into, see_that_it_is_plain
+from holdfast.torch._trainers import Metric, is_metric
 
 # An attribute that has more bytes as training begins is taken for data that does not change.
 LARGEST: Final = 1 << 17
+_LIBRARIES: Final = (
+    *("builtins", "torch", "torchmetrics", "lightning", "pytorch_lightning"),
+    *("lightning_fabric", "transformers", "ignite"),
+)
 _SAME_IN_ALL: Final = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type)
 
 
@@ -37,6 +43,8 @@ class Attributes:
 
     An attribute that is neither plain nor has state_dict() is left as it is.
     """
+
+    keeps_attributes: Final = True
 
     def __init__(
         self,
@@ -71,7 +79,7 @@ class Attributes:
                 if name not in self._may_be_large or not _is_large(value):
                     values[name] = value
             elif self._is_part(value):
-                parts[name] = value.state_dict()
+                parts[name] = _counted(value).state_dict()
         names = [name for name, _ in self._named()]
         made = {"values": values, "parts": parts, "names": Unseen(names)}
         return made if self._is_compared else {"unseen": Unseen(made)}
@@ -86,7 +94,7 @@ class Attributes:
             setattr(thing, name, into(now.get(name), value, places))
         for name, part in state["parts"].items():
             if (there := now.get(name)) is not None and hasattr(there, "load_state_dict"):
-                there.load_state_dict(part)
+                _counted(there).load_state_dict(part)
         for name in now.keys() - set(state["names"].value):
             if _is_plain(now[name]) or self._is_part(now[name]):  # Not a method put in its place.
                 delattr(thing, name)
@@ -98,6 +106,12 @@ class Attributes:
     def lost(self) -> Iterator[str]:
         """Yield a phrase for each attribute that a replacement makes anew."""
         kind = type(self._find()).__name__
+        for owner in type(self._find()).__mro__:
+            if owner.__module__.partition(".")[0] in _LIBRARIES:
+                break
+            for name, value in vars(owner).items():
+                if isinstance(value, (list, dict, set, deque)) and not name.startswith("__"):
+                    yield f"`{owner.__name__}.{name}`, which the class holds and no object,"
         for name in self._large:
             yield f"`{kind}.{name}`, which has more than {LARGEST:,} bytes,"
         for name, value in self._named():
@@ -114,6 +128,11 @@ class Attributes:
     def _is_part(self, value: Any) -> bool:
         has = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
         return has and id(value) not in self._known
+
+
+def _counted(part: Any) -> Any:
+    """Return what keeps a part: torchmetrics tell nothing of their counts by state_dict()."""
+    return Metric(part) if is_metric(part) else part
 
 
 def _is_large(value: Any) -> bool:

@@ -134,6 +134,11 @@ class Image:
             view[: len(plan.common)] = plan.common
         self._use(head.size, plan.end)
 
+    def forget(self) -> None:
+        """Take nothing for granted of what lies in memory: it was cleared."""
+        self._written.clear()
+        self._taken.clear()
+
     def release(self) -> None:
         """Guard nothing any more: nothing will be restored."""
         if self._plan is not None:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from holdfast._errors import UserError
-from holdfast._tried import order
+from holdfast._tried import WHERE, order
 
 # What it is for, in "... has no `_version` any more, by which Holdfast ...".
 NAMES: Final = {
@@ -94,7 +94,7 @@ def gone(name: str) -> str:
     """Return the sentence that a private name is gone."""
     return (
         f"torch {torch.__version__} has no `{name}` any more, by which Holdfast {NAMES[name]}; "
-        "take a version that Holdfast was tried with ({WHERE})"
+        f"take a version that Holdfast was tried with ({WHERE})"
     )
 
 

@@ -134,7 +134,9 @@ class Training:
         is_first = self.engine.first_start and self.engine.seat.place.rank == 0
         if self.seen or self.n or not (is_first or self._strict):
             return
-        self._attributes = plain_attributes(self.kept.models.values())
+        # A trainer's hold() keeps a module's attributes.
+        is_held = any(getattr(t, "keeps_attributes", False) for t in self.kept.others.values())
+        self._attributes = {} if is_held else plain_attributes(self.kept.models.values())
         self._remark(advise(frame.f_code.co_filename, frame.f_lineno))
 
     def _remark(self, remarks: list[str]) -> None:

@@ -333,7 +333,8 @@ class Versions(_versions.Versions):
         }
 
     def fill(self, view: memoryview) -> None:
-        """Write version 0."""
+        """Write version 0, perhaps into memory that a broken copy was in."""
+        self._image.forget()
         self._image.write(view, self._objects(), with_gradients=False)
 
     def restore(self) -> None:

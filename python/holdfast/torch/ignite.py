@@ -17,9 +17,12 @@ DistributedDataParallel, and _compute_nproc_per_node(), which makes a group of G
 
 from __future__ import annotations
 
+import contextlib
+import dis
 import importlib
 import os
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import FunctionType
@@ -33,7 +36,7 @@ from holdfast.torch._held import say_what_is_lost, see_version
 from holdfast.torch._state import State
 
 TRIED: Final = ("0.5",)
-_BOXES: Final = (list, dict, set)
+_BOXES: Final = (list, dict, set, deque)
 _OURS: Final = "holdfast"  # The backend of hf.init()'s group.
 _Engine = TypeVar("_Engine")
 
@@ -42,7 +45,8 @@ def hold(engine: _Engine, *things: Any, **named: Any) -> _Engine:
     """Keep the training that an Engine makes; return the Engine. Call this before run().
 
     `things`, `named`: what State(...) takes: models, optimizers; schedulers, lists that handlers
-    fill, and the like by name. Handlers that are objects are found, also those of evaluators.
+    fill, and the like by name. Handlers that are objects are found, also those of evaluators that
+    handlers name; an evaluator may be given by name, too.
 
     Errors: UserError if the Engine is none of Ignite, or was held before.
     """
@@ -78,7 +82,9 @@ class _Held:
     def __init__(self, engine: Any, things: Any, named: dict[str, Any]) -> None:
         self._engine = engine
         self._things = things
-        self._named = named
+        kind = sys.modules["ignite.engine"].Engine
+        self._others = [thing for thing in named.values() if isinstance(thing, kind)]
+        self._named = {n: thing for n, thing in named.items() if not isinstance(thing, kind)}
         self._events = sys.modules["ignite.engine"].Events
         self._over = sys.modules["ignite.engine.engine"]._EngineTerminateException
         self._driven: Driven | None = None
@@ -168,7 +174,8 @@ class _Held:
                 f"{engine.state.epoch_length}, with {length} batches of data; leave epoch_length "
                 "out, and give run() an iterable with a length"
             )
-        engines = _engines_from(engine)
+        engines = _engines_from(engine, self._others)
+        self._see_that_no_other_runs(engines)
         keepers = dict(self._keepers(engines))
         state = State(*self._things, **keepers, **self._named)
         say_what_is_lost(state, keepers.values(), "ignite.")
@@ -187,6 +194,22 @@ class _Held:
             self._is_within = True
             engine.state.epoch -= 1  # The loop counts it again. In the last one it would end.
 
+    def _see_that_no_other_runs(self, engines: list[Any]) -> None:
+        """Have an Engine that was not found refuse to run within a step: nothing of it is kept."""
+        kind: Any = sys.modules["ignite.engine"].Engine
+        run, known = kind.run, {id(engine) for engine in engines}
+
+        def run_known(other: Any, *args: Any, **kwargs: Any) -> Any:
+            if id(other) not in known:
+                raise UserError(
+                    "hold() was not given an Engine that runs within a step, and finds none where "
+                    "no handler names it: hold(..., evaluator=evaluator)"
+                )
+            return run(other, *args, **kwargs)
+
+        kind.run = run_known
+        self._engine.add_event_handler(self._events.COMPLETED, lambda: setattr(kind, "run", run))
+
     def _fire_other(self, fire: Callable[..., None], event: Any, *args: Any, **kw: Any) -> None:
         """Fire an evaluator's event, unless its result is worth nothing."""
         if event in (self._events.EPOCH_COMPLETED, self._events.COMPLETED):
@@ -197,7 +220,8 @@ class _Held:
     def _remove(self, remove: Callable[[Any], None], name: Any) -> None:
         assert self._driven is not None
         self._driven.see_that_it_may_save()  # A void step's score must not have a file deleted.
-        remove(name)
+        with contextlib.suppress(FileNotFoundError):  # The step is made again.
+            remove(name)
 
     def _keepers(self, engines: list[Any]) -> Iterator[tuple[str, Any]]:
         given = [*self._things, *self._named.values()]
@@ -228,11 +252,17 @@ class _Held:
         given = {id(thing) for thing in self._named.values()}
         for function in _functions_of(engines):
             for name, value in _uses(function):
-                if type(value) in _BOXES and id(value) not in given:
+                if isinstance(value, _BOXES) and id(value) not in given:
                     state.engine.seat.say_once(
                         f"`{name}`, a {type(value).__name__} that the handler "
                         f"{function.__name__}() uses, is kept only if hold() is given it: "
                         f"hold(..., {name}={name})"
+                    )
+            for step in dis.get_instructions(function):
+                if step.opname in ("STORE_DEREF", "STORE_GLOBAL"):
+                    state.engine.seat.say_once(
+                        f"`{step.argval}`, which the handler {function.__name__}() sets, is not "
+                        "kept: set it as an attribute of engine.state"
                     )
 
 
@@ -284,9 +314,10 @@ def _uses(function: Any) -> Iterator[tuple[str, Any]]:
             yield name, function.__globals__[name]
 
 
-def _engines_from(engine: Any) -> list[Any]:
-    """Return an engine, and those that its handlers use, and theirs."""
-    kind, found, seen = sys.modules["ignite.engine"].Engine, [engine], {id(engine)}
+def _engines_from(engine: Any, others: list[Any]) -> list[Any]:
+    """Return an engine, others, and those that their handlers use, and theirs."""
+    kind, found = sys.modules["ignite.engine"].Engine, [engine, *others]
+    seen = {id(one) for one in found}
     for known in found:
         for handler in _handlers_of(known):
             near = [value for _, value in _uses(handler)] if type(handler) is FunctionType else []

@@ -159,7 +159,9 @@ class _Held:
         optimizers = {f"optimizer{i + 1}": found for i, found in enumerate(trainer.optimizers)}
         state = State(trainer.strategy.model, **optimizers, **schedulers, **keepers)
         say_what_is_lost(
-            state, (k for name, k in keepers.items() if name.startswith("callback")), "lightning"
+            state,
+            (k for n, k in keepers.items() if n.startswith(("callback", "module", "data"))),
+            "lightning",
         )
         epochs = fit.max_epochs if fit.max_epochs not in (None, -1) else sys.maxsize
         self._driven = Driven(state, Groups(loader, 1, limit), epochs)
@@ -263,7 +265,7 @@ class _Held:
             yield f"writer{i}", Attributes(partial(_writer_of, logger), known, is_compared=False)
         for name, own in (("module", module), ("datamodule", trainer.datamodule)):
             if own is not None:
-                hidden = {n for n in vars(own) if n.startswith("_")} | {"training", "trainer"}
+                hidden = _names_of_base(own) | {"training", "trainer"}
                 yield name, Attributes(partial(_itself, own), known, hidden)
         yield from self._named.items()
 
@@ -314,6 +316,14 @@ def _save_after_steps(logger: Any, state: State) -> None:
 
     logger.save = save
     state.on_commit(save_what_is_due)
+
+
+def _names_of_base(own: Any) -> set[str]:
+    """Return the attributes that Lightning itself gives a LightningModule or a data module."""
+    (base, *_) = (kind for kind in type(own).__mro__ if kind.__module__.startswith(_PACKAGES))
+    return {name for name in (*vars(base()), *vars(own)) if name.startswith("_hparams")} | {
+        name for name in vars(base()) if name.startswith("_")
+    }
 
 
 def _itself(thing: Any) -> Any:

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from types import FunctionType
 from typing import Any, Final, TypeVar
 
 from holdfast._errors import UserError
@@ -31,6 +33,8 @@ _OURS: Final = (  # Methods of Trainer that are called, or wrapped: a subclass m
     *("train", "_inner_training_loop", "_init_training_state", "_prepare_for_training"),
     *("_run_epoch", "get_batch_samples", "_maybe_log_save_evaluate", "_load_rng_state"),
 )
+# What the Trainer calls: objects of the program may count there.
+_USED: Final = ("compute_metrics", "preprocess_logits_for_metrics", "compute_loss_func")
 _Trainer = TypeVar("_Trainer")
 
 
@@ -80,6 +84,10 @@ def _see_that_it_can_be_kept(trainer: Any) -> None:
             raise UserError(f"hold() can not keep a Trainer with {what}")
     if trainer.is_in_train:
         raise UserError("hold() comes before trainer.train()")
+
+
+def _itself(thing: Any) -> Any:
+    return thing
 
 
 class _Start:
@@ -165,6 +173,12 @@ class _Held:
         for i, callback in enumerate(trainer.callback_handler.callbacks):
             found = Attributes(lambda own=callback: own, known)  # type: ignore[misc]
             yield f"callback{i}_{type(callback).__name__}", found
+        for name in _USED:
+            used = getattr(trainer, name, None)
+            used = getattr(used, "__self__", used)
+            is_object = hasattr(used, "__dict__") and not isinstance(used, (FunctionType, type))
+            if is_object and used is not trainer:
+                yield name, Attributes(partial(_itself, used), known - {id(used)})
         yield from self._named.items()
 
     def _run_epoch(self, **kwargs: Any) -> None:
