@@ -314,18 +314,25 @@ def _uses(function: Any) -> Iterator[tuple[str, Any]]:
             yield name, function.__globals__[name]
 
 
+def _near(engine: Any) -> Iterator[Any]:
+    """Yield what the handlers of an engine are given, and what they name."""
+    for handlers in engine._event_handlers.values():
+        for _, args, kwargs in handlers:
+            yield from (*args, *kwargs.values())
+    for handler in _handlers_of(engine):
+        used = [value for _, value in _uses(handler)] if type(handler) is FunctionType else []
+        yield from used or vars(getattr(handler, "__self__", handler)).values()
+
+
 def _engines_from(engine: Any, others: list[Any]) -> list[Any]:
     """Return an engine, others, and those that their handlers use, and theirs."""
     kind, found = sys.modules["ignite.engine"].Engine, [engine, *others]
     seen = {id(one) for one in found}
     for known in found:
-        for handler in _handlers_of(known):
-            near = [value for _, value in _uses(handler)] if type(handler) is FunctionType else []
-            near += list(vars(getattr(handler, "__self__", handler)).values()) if not near else []
-            for value in near:
-                if isinstance(value, kind) and id(value) not in seen:
-                    seen.add(id(value))
-                    found.append(value)
+        for value in _near(known):
+            if isinstance(value, kind) and id(value) not in seen:
+                seen.add(id(value))
+                found.append(value)
     return found
 
 
