@@ -18,7 +18,6 @@ DistributedDataParallel, and _compute_nproc_per_node(), which makes a group of G
 from __future__ import annotations
 
 import contextlib
-import dis
 import importlib
 import os
 import sys
@@ -257,12 +256,6 @@ class _Held:
                         f"`{name}`, a {type(value).__name__} that the handler "
                         f"{function.__name__}() uses, is kept only if hold() is given it: "
                         f"hold(..., {name}={name})"
-                    )
-            for step in dis.get_instructions(function):
-                if step.opname in ("STORE_DEREF", "STORE_GLOBAL"):
-                    state.engine.seat.say_once(
-                        f"`{step.argval}`, which the handler {function.__name__}() sets, is not "
-                        "kept: set it as an attribute of engine.state"
                     )
 
 
