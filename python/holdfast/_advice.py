@@ -328,11 +328,19 @@ def _kept_names(tree: ast.Module) -> set[str]:
         if any(isinstance(n, ast.Call) and _last(n.func) == "steps" for n in ast.walk(node.value)):
             kept |= {name for target in node.targets for name in _names(target)}
     for node in ast.walk(tree):  # `losses = run.losses` is the same list.
-        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Attribute):
-            continue
-        if _root(node.value) in kept:
-            kept |= {name for target in node.targets for name in _names(target)}
+        for target, value in _pairs(node) if isinstance(node, ast.Assign) else ():
+            if isinstance(value, ast.Attribute) and _root(value) in kept:
+                kept |= _names(target)
     return kept
+
+
+def _pairs(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield what is set and to what: of `a, b = x, y` two pairs."""
+    for target in node.targets:
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            yield from zip(target.elts, node.value.elts)
+        else:
+            yield target, node.value
 
 
 def _is_a_bar(node: ast.expr) -> bool:
