@@ -313,6 +313,7 @@ def _goes_on(name: str) -> str:
 def _kept_names(tree: ast.Module) -> set[str]:
     """Return names that need no remark: of what State keeps, of modules and of progress bars."""
     kept = set()
+    attributes = set()  # `self.run = state.vars(...)`.
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):  # `module.add(x)` fills no container.
             kept |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
@@ -324,12 +325,15 @@ def _kept_names(tree: ast.Module) -> set[str]:
             continue
         if _last(node.value.func) in _KEEPERS or _is_a_bar(node.value):
             kept |= {name for target in node.targets for name in _names(target)}
+            attributes |= {t.attr for t in node.targets if isinstance(t, ast.Attribute)}
         # `bar = tqdm(state.steps(...))`.
         if any(isinstance(n, ast.Call) and _last(n.func) == "steps" for n in ast.walk(node.value)):
             kept |= {name for target in node.targets for name in _names(target)}
     for node in ast.walk(tree):  # `losses = run.losses` is the same list.
         for target, value in _pairs(node) if isinstance(node, ast.Assign) else ():
-            if isinstance(value, ast.Attribute) and _root(value) in kept:
+            if not isinstance(value, ast.Attribute):
+                continue
+            if _root(value) in kept or value.attr in attributes:
                 kept |= _names(target)
     return kept
 

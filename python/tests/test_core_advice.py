@@ -106,7 +106,8 @@ def test_core_a_remark_names_line_and_cure(tmp_path: Path, text: str, at: int, r
         "with open('log', 'w') as log: pass\nfor x in state.steps(loader): f(x)",
         "steps = state.steps(loader)\n",
         f"losses = run.losses\n{LOOP}losses.append(x)",
-        f"self.run = state.vars(n=0)\nopt, run = self.opt, self.run\n{LOOP}run.n += 1",
+        "class T:\n def f(self):\n  self.own = state.vars(n=0)\n def g(self):\n"
+        "  opt, own = self.opt, self.own\n  for x in state.steps(loader):\n   own.n += 1",
         "if state.n == 0:\n    first = state.once(f)\nwhile state.n < 9:\n"
         "    with state.step(): f(x)",
         f"{LOOP}for y in [[], []]: y.append(x)\n    with f(x) as y: y.update(x)",
