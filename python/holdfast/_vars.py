@@ -157,6 +157,11 @@ def see_that_it_is_plain(name: str, value: Any) -> None:
     see_that_it_fits({name: value})
 
 
+def is_plain(value: Any) -> bool:
+    """Return whether a value is of a kind that can be kept, however large it is."""
+    return not _why_not(value, 0)
+
+
 def see_that_it_fits(values: dict[str, Any]) -> bytes:
     """Return the values, pickled. UserError: they are too large, or one can not be pickled."""
     try:

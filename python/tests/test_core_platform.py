@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import run
 
 import holdfast
 
@@ -17,18 +17,10 @@ NAMES = {"darwin": "macOS", "win32": "Windows", "freebsd14": "another system"}
 
 def run_as(platform: str, code: str, exit_code: int, *paths: Path) -> str:
     """Run code in a Python that says that it runs on another system; return what it said."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys\nsys.platform = {platform!r}\n{code}"],
-        cwd=ROOT,  # Where pyproject.toml is.
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == exit_code, done.stdout
-    return done.stdout
+    code = f"import sys\nsys.platform = {platform!r}\n{code}"
+    where = os.pathsep.join(map(str, paths))
+    # The folder is where pyproject.toml is.
+    return run(sys.executable, "-c", code, folder=ROOT, code=exit_code, PYTHONPATH=where)
 
 
 @pytest.mark.parametrize("platform", NAMES)

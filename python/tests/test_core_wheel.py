@@ -8,35 +8,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from commands import run
 
 from holdfast._launch import free_port
 
 ROOT = Path(__file__).parents[2]
 MADE = os.environ.get("HOLDFAST_TEST_WHEEL")
 TRAINER = Path(__file__).with_name("trainer_core.py")
-
-
-def run(*words: str, folder: Path, code: int = 0, **more: str) -> str:
-    """Run a command that finds neither this source tree nor a build; return its output."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    done = subprocess.run(
-        words,
-        cwd=folder,
-        env={**environment, **more},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert done.returncode == code, done.stdout
-    return done.stdout
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
-from holdfast._errors import UserError
-from holdfast._vars import Places, dumps, into, see_that_it_is_plain
+from holdfast._vars import Places, dumps, into, is_plain
 from holdfast.torch._trainers import Metric, is_metric
 
 # An attribute that has more bytes as training begins is taken for data that does not change.
@@ -20,12 +19,9 @@ _LIBRARIES: Final = (
 _SAME_IN_ALL: Final = (FunctionType, MethodType, BuiltinFunctionType, ModuleType, type)
 
 
-def _is_plain(value: Any) -> bool:
-    try:
-        see_that_it_is_plain("it", value)
-    except UserError:
-        return False
-    return True
+def the(thing: Any) -> Callable[[], Any]:
+    """Return what finds this object, for Attributes."""
+    return lambda: thing
 
 
 class Unseen:
@@ -73,14 +69,14 @@ class Attributes:
 
         A replacement may lack one that is not kept, so the names are not compared.
         """
-        values, parts = {}, {}
+        values, parts, names = {}, {}, []
         for name, value in self._named():
-            if _is_plain(value):
+            names.append(name)
+            if is_plain(value):
                 if name not in self._may_be_large or not _is_large(value):
                     values[name] = value
             elif self._is_part(value):
                 parts[name] = _counted(value).state_dict()
-        names = [name for name, _ in self._named()]
         made = {"values": values, "parts": parts, "names": Unseen(names)}
         return made if self._is_compared else {"unseen": Unseen(made)}
 
@@ -96,7 +92,7 @@ class Attributes:
             if (there := now.get(name)) is not None and hasattr(there, "load_state_dict"):
                 _counted(there).load_state_dict(part)
         for name in now.keys() - set(state["names"].value):
-            if _is_plain(now[name]) or self._is_part(now[name]):  # Not a method put in its place.
+            if is_plain(now[name]) or self._is_part(now[name]):  # Not a method put in its place.
                 delattr(thing, name)
 
     def is_of(self, library: str) -> bool:
@@ -117,7 +113,7 @@ class Attributes:
         for name, value in self._named():
             if id(value) in self._known or isinstance(value, _SAME_IN_ALL):
                 continue
-            if not _is_plain(value) and not self._is_part(value):
+            if not is_plain(value) and not self._is_part(value):
                 yield f"`{kind}.{name}` ({type(value).__name__}), which has no state_dict(),"
 
     def _named(self) -> Iterator[tuple[str, Any]]:
@@ -136,13 +132,4 @@ def _counted(part: Any) -> Any:
 
 
 def _is_large(value: Any) -> bool:
-    return _is_plain_kind(value) and len(dumps(value)) > LARGEST
-
-
-def _is_plain_kind(value: Any) -> bool:
-    """Return whether a value is plain, however large it is."""
-    try:
-        see_that_it_is_plain("it", value)
-    except UserError as error:
-        return "bytes; " in str(error)
-    return True
+    return is_plain(value) and len(dumps(value)) > LARGEST

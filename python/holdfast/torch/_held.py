@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from holdfast import _tried
 from holdfast._say import say
 from holdfast.torch._attributes import Attributes
 from holdfast.torch._state import State
@@ -14,7 +15,7 @@ from holdfast.torch._state import State
 def see_version(library: str, tried: tuple[str, ...]) -> None:
     """Say so if a library's version was not tried."""
     version = str(getattr(sys.modules.get(library), "__version__", "?"))
-    if ".".join(version.split(".")[:2]) not in tried:
+    if _tried.minor(version) not in tried:
         say(f"{library} {version} was not tried; those that were: {', '.join(tried)}")
 
 

@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import torch
@@ -115,6 +116,16 @@ def _state_after_a_step(
     return [(owners.get(key, 0), values) for key, values in twin.state.items()]
 
 
+def _state_by_a_step(
+    optimizer: torch.optim.Optimizer, whole: Mapping[int, torch.Size]
+) -> list[tuple[int, Any]]:
+    with suppress(Exception):  # Its step() may read values, which "meta" has not.
+        return _state_after_a_step(optimizer, whole, "meta")  # No memory, no arithmetic.
+    with suppress(KeyError):  # Its constructor may make state, as Adagrad's up to torch 2.6.
+        return _state_after_a_step(optimizer, whole, "cpu")
+    return _state_after_a_step(optimizer, whole, "cpu", begun=True)
+
+
 def room_of_state(
     optimizer: torch.optim.Optimizer, whole: Mapping[int, torch.Size], common: Collection[int]
 ) -> tuple[int, int, int]:
@@ -126,15 +137,7 @@ def room_of_state(
         return 0, 0, 0
     name = type(optimizer).__name__
     try:
-        try:
-            state = _state_after_a_step(optimizer, whole, "meta")  # No memory, no arithmetic.
-        except Exception:  # Its step() reads values, which "meta" has not.
-            try:
-                state = _state_after_a_step(optimizer, whole, "cpu")
-            except (
-                KeyError
-            ):  # Its constructor makes some of its state, as Adagrad's up to torch 2.6.
-                state = _state_after_a_step(optimizer, whole, "cpu", begun=True)
+        state = _state_by_a_step(optimizer, whole)
     except Exception as error:
         raise UserError(
             f"{name} can not be kept: it needs a closure, or reads what it does not declare in "

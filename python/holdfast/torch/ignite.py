@@ -28,7 +28,7 @@ from types import FunctionType
 from typing import Any, Final, TypeVar
 
 from holdfast._errors import UserError
-from holdfast.torch._attributes import Attributes
+from holdfast.torch._attributes import Attributes, the
 from holdfast.torch._driven import Driven
 from holdfast.torch._groups import Groups
 from holdfast.torch._held import say_what_is_lost, see_version
@@ -228,7 +228,7 @@ class _Held:
         for i, engine in enumerate(engines):
             hidden = {n for n in vars(engine) if n.startswith("_")}
             hidden |= {"interrupt_resume_enabled", "last_event_name"}
-            yield f"engine{i}", Attributes(lambda own=engine: own, known, hidden)  # type: ignore[misc]
+            yield f"engine{i}", Attributes(the(engine), known, hidden)
             found = Attributes(
                 lambda own=engine: own.state,  # type: ignore[misc]
                 *(known, {"batch", "dataloader", "times"}),
@@ -242,7 +242,7 @@ class _Held:
             # State's own: what a metric of Ignite's tells by state_dict() takes exchanges.
             if hasattr(handler, "load_state_dict") and not _is_metric(handler):
                 yield name, handler
-            yield f"{name}_attributes", Attributes(lambda own=handler: own, known)  # type: ignore[misc]
+            yield f"{name}_attributes", Attributes(the(handler), known)
 
     def _name_boxes(self, state: State, engines: list[Any]) -> None:
         """Name lists and the like that handlers use, and that State was not given."""

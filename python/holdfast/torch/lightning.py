@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
 from holdfast._errors import UserError
-from holdfast.torch._attributes import Attributes
+from holdfast.torch._attributes import Attributes, the
 from holdfast.torch._driven import Driven
 from holdfast.torch._groups import Groups
 from holdfast.torch._held import say_what_is_lost, see_version
@@ -111,7 +111,6 @@ class _Held:
         self._driven: Driven | None = None
         self._feed: Any = None
         self._is_within = False  # A replacement's fit loop has not come to its epoch yet.
-        self._has_ended_epoch = False
         fit = trainer.fit_loop
         epoch = fit.epoch_loop
         self._fit = SimpleNamespace(
@@ -203,7 +202,6 @@ class _Held:
             self._fit.on_advance_end()
 
         driven.run(body, lambda: bool(trainer.fit_loop.done))
-        self._has_ended_epoch = True
 
     def _advance(self, _: Any) -> None:
         self._feed.take()  # First: what Lightning exchanges before it fetches is in the new step.
@@ -247,7 +245,7 @@ class _Held:
         known |= {id(loop) for loop in loops.values()} | set(map(id, module.modules()))
         known |= {id(optimizer) for optimizer in trainer.optimizers}
         for name, loop in loops.items():
-            yield f"{name}_loop", Attributes(partial(_itself, loop), known)
+            yield f"{name}_loop", Attributes(the(loop), known)
         yield "connector", Attributes(lambda: trainer._logger_connector, known)
         known_of_trainer = known | {id(part) for part in vars(trainer).values()}
         times = {"_last_val_time", "_train_start_time"}
@@ -257,16 +255,16 @@ class _Held:
         yield "files", Attributes(lambda: self._files)
         for i, callback in enumerate(trainer.callbacks):
             times = {"_last_time_checked"}
-            found = Attributes(partial(_itself, callback), known, times)
+            found = Attributes(the(callback), known, times)
             yield f"callback{i}_{type(callback).__name__}", found
         for i, logger in enumerate(trainer.loggers):
             # The folder of a logger's version is another one in each run.
-            yield f"logger{i}", Attributes(partial(_itself, logger), known, is_compared=False)
+            yield f"logger{i}", Attributes(the(logger), known, is_compared=False)
             yield f"writer{i}", Attributes(partial(_writer_of, logger), known, is_compared=False)
         for name, own in (("module", module), ("datamodule", trainer.datamodule)):
             if own is not None:
                 hidden = _names_of_base(own) | {"training", "trainer"}
-                yield name, Attributes(partial(_itself, own), known, hidden)
+                yield name, Attributes(the(own), known, hidden)
         yield from self._named.items()
 
     def _see_that_it_can_be_kept(self) -> None:
@@ -321,13 +319,8 @@ def _save_after_steps(logger: Any, state: State) -> None:
 def _names_of_base(own: Any) -> set[str]:
     """Return the attributes that Lightning itself gives a LightningModule or a data module."""
     (base, *_) = (kind for kind in type(own).__mro__ if kind.__module__.startswith(_PACKAGES))
-    return {name for name in (*vars(base()), *vars(own)) if name.startswith("_hparams")} | {
-        name for name in vars(base()) if name.startswith("_")
-    }
-
-
-def _itself(thing: Any) -> Any:
-    return thing
+    hidden = {name for name in vars(base()) if name.startswith("_")}
+    return hidden | {name for name in vars(own) if name.startswith("_hparams")}
 
 
 def _writer_of(logger: Any) -> Any:

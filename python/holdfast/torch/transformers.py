@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from types import FunctionType
 from typing import Any, Final, TypeVar
 
 from holdfast._errors import UserError
-from holdfast.torch._attributes import Attributes, Unseen
+from holdfast.torch._attributes import Attributes, Unseen, the
 from holdfast.torch._driven import Driven
 from holdfast.torch._groups import Groups
 from holdfast.torch._held import say_what_is_lost, see_version
@@ -84,10 +83,6 @@ def _see_that_it_can_be_kept(trainer: Any) -> None:
             raise UserError(f"hold() can not keep a Trainer with {what}")
     if trainer.is_in_train:
         raise UserError("hold() comes before trainer.train()")
-
-
-def _itself(thing: Any) -> Any:
-    return thing
 
 
 class _Start:
@@ -171,14 +166,14 @@ class _Held:
         yield "trainer_state", _TrainerState(lambda: trainer.state)
         yield "control", Attributes(lambda: trainer.control)
         for i, callback in enumerate(trainer.callback_handler.callbacks):
-            found = Attributes(lambda own=callback: own, known)  # type: ignore[misc]
+            found = Attributes(the(callback), known)
             yield f"callback{i}_{type(callback).__name__}", found
         for name in _USED:
             used = getattr(trainer, name, None)
             used = getattr(used, "__self__", used)
             is_object = hasattr(used, "__dict__") and not isinstance(used, (FunctionType, type))
             if is_object and used is not trainer:
-                yield name, Attributes(partial(_itself, used), known - {id(used)})
+                yield name, Attributes(the(used), known - {id(used)})
         yield from self._named.items()
 
     def _run_epoch(self, **kwargs: Any) -> None:
