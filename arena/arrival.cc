@@ -96,8 +96,8 @@ std::span<std::byte> Arrival::place_of(From from, const Range& range) {
   return {reinterpret_cast<std::byte*>(arena_.parameters().data()), range.bytes};
 }
 
-Status Arrival::take(const Coming& coming, const Range& part) {
-  const auto own = private_range(coming.from, part);
+Status Arrival::take(From from, const Range& part) {
+  const auto own = private_range(from, part);
   return own ? arena_.take(version_, *own) : Status{};
 }
 
@@ -113,8 +113,7 @@ Status Arrival::copy(From from, const std::string& path) {
   arena_.invalidate();
   const os::Mapping& there = file->mapping;
   for (const Range& range : std::span(expected_).subspan(1)) {
-    const auto own = private_range(from, range);
-    if (Status taken = own ? arena_.take(version_, *own) : Status{}; !taken) return taken;
+    if (Status taken = take(from, range); !taken) return taken;
     std::memcpy(place_of(from, range).data(), there.at(range.offset), range.bytes);
     bytes_ += range.bytes;
   }

@@ -73,7 +73,7 @@ class Arrival {
   [[nodiscard]] Result<std::span<std::byte>> place(const Coming& coming, std::size_t range);
   // Takes the memory for a part of such a range, by its place in the file, before it is written to
   // (Arena::take()). Requires: place() was called for the range.
-  [[nodiscard]] Status take(const Coming& coming, const Range& part);
+  [[nodiscard]] Status take(From from, const Range& part);
   // Call it when all ranges have come, and their digest was right.
   [[nodiscard]] Status came(const Coming& coming);
 

@@ -63,4 +63,9 @@ int take_memory(const Fd& file, std::uint64_t offset, std::uint64_t bytes) {
   return 0;
 }
 
+bool drop_memory(const Fd& file, std::uint64_t offset, std::uint64_t bytes) {
+  return ::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                     static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0;
+}
+
 }  // namespace holdfast::os

@@ -46,5 +46,8 @@ class [[nodiscard]] Mapping {
 // Takes the memory for bytes [offset, offset + bytes) of a file on a tmpfs. Otherwise a write to
 // its mapping may raise SIGBUS. Returns 0 or an error number: ENOSPC for a quota too.
 [[nodiscard]] int take_memory(const Fd& file, std::uint64_t offset, std::uint64_t bytes);
+// Gives the memory of whole pages back: they then read as zeros. False: the kernel refuses, and
+// errno says why.
+[[nodiscard]] bool drop_memory(const Fd& file, std::uint64_t offset, std::uint64_t bytes);
 
 }  // namespace holdfast::os

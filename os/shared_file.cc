@@ -24,8 +24,8 @@ std::string in_words(std::uint64_t bytes) {
   return cat(bytes / unit + (bytes % unit != 0 ? 1 : 0), is_little ? " KiB" : " MiB");
 }
 
-Error no_room(std::uint64_t bytes, const std::string& path) {
-  return os::no_room(folder_of(path), path.substr(path.rfind('/') + 1), bytes);
+std::string name_in(const std::string& path) {
+  return path.substr(path.rfind('/') + 1);
 }
 
 Error failed(const std::string& doing, const std::string& path) {
@@ -36,8 +36,8 @@ Error failed(const std::string& doing, const std::string& path) {
 Status check_room(const Fd& file, std::uint64_t bytes, const std::string& path) {
   struct statvfs system {};
   const bool limited = fstatvfs(file.get(), &system) == 0 && system.f_blocks > 0;
-  if (limited && bytes / system.f_frsize >= system.f_bavail) return no_room(bytes, path);
-  return {};
+  const bool fits = !limited || bytes / system.f_frsize < system.f_bavail;
+  return fits ? Status{} : Status{no_room(folder_of(path), name_in(path), bytes)};
 }
 
 // The kernel makes a huge page from one small page and a hole in a third less time than from 512
@@ -53,9 +53,7 @@ Result<Mapping> fill(const Fd& file, std::uint64_t bytes, std::uint64_t taken,
     if (pwrite(file.get(), "", 1, static_cast<off_t>(at)) != 1) break;
   }
   if (taken >= kHugePage) madvise(mapping.at(0), taken / kHugePage * kHugePage, kMadviseCollapse);
-  errno = take_memory(file, 0, taken);
-  if (errno == ENOSPC) return no_room(taken, path);
-  if (errno != 0) return failed("size", path);
+  if (Status got = take_or_say(file, 0, taken, path, name_in(path)); !got) return got.error();
   return mapping;
 }
 
@@ -76,13 +74,20 @@ Room room_in(const std::string& folder) {
 Error no_room(const std::string& folder, std::string_view whose, std::uint64_t bytes) {
   const Room room = room_in(folder);
   const bool is_usual = folder.starts_with("/dev/shm");
-  return {Blame::kWorld,
-          cat("No room in ", folder, " for ", whose, ": ", in_words(bytes), " are needed, and ",
-              in_words(room.free), " of ", in_words(room.all), " are free. ",
-              is_usual ? "Each rank of a host needs about as much. Give /dev/shm more: docker run "
-                         "--shm-size=8g; in Kubernetes an emptyDir with `medium: Memory`; else "
-                         "mount -o remount,size=8g /dev/shm"
-                       : "Enlarge that file system")};
+  return {
+      Blame::kWorld,
+      cat("No room in ", folder, " for ", whose, ": ", in_words(bytes), " are needed, and ",
+          in_words(room.free), " of ", in_words(room.all), " are free. ",
+          is_usual ? cat("Each rank of a host needs about as much. Give /dev/shm more: ", kMoreRoom)
+                   : "Enlarge that file system")};
+}
+
+Status take_or_say(const Fd& file, std::uint64_t offset, std::uint64_t bytes,
+                   const std::string& path, std::string_view whose) {
+  const int error_number = take_memory(file, offset, bytes);
+  if (error_number == 0) return {};
+  if (error_number == ENOSPC) return no_room(folder_of(path), whose, bytes);
+  return system_error(cat("cannot take ", bytes, " bytes of ", path, " for ", whose), error_number);
 }
 
 Result<Mapping> map_file(const Found& found, Access access, const std::string& path) {
@@ -121,9 +126,7 @@ Status fill_holes(const std::string& path, const Mapping& mapping, std::uint64_t
   if (!found->file) return Error{Blame::kWorld, cat("there is no ", path, " any more")};
   const off_t hole = lseek(found->file.get(), static_cast<off_t>(at), SEEK_HOLE);
   if (hole >= 0 && static_cast<std::uint64_t>(hole) >= at + bytes) return {};
-  errno = take_memory(found->file, at, bytes);
-  if (errno == ENOSPC) return no_room(bytes, path);
-  if (errno != 0) return failed("size", path);
+  if (Status got = take_or_say(found->file, at, bytes, path, name_in(path)); !got) return got;
   const std::uint64_t from = (at + kHugePage - 1) / kHugePage * kHugePage;
   const std::uint64_t to = (at + bytes) / kHugePage * kHugePage;
   if (from < to) madvise(mapping.at(from), to - from, kMadviseCollapse);
@@ -133,9 +136,7 @@ Status fill_holes(const std::string& path, const Mapping& mapping, std::uint64_t
 Status make_hole(const std::string& path, std::uint64_t at, std::uint64_t bytes) {
   const auto found = find_file(path, Access::kWrite);
   if (!found) return found.error();
-  constexpr int kHole = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
-  const bool done = found->file && fallocate(found->file.get(), kHole, static_cast<off_t>(at),
-                                             static_cast<off_t>(bytes)) == 0;
+  const bool done = found->file && drop_memory(found->file, at, bytes);
   return done ? Status{} : Status{failed("clear", path)};
 }
 

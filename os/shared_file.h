@@ -19,9 +19,17 @@ struct Room {
   std::uint64_t free = 0;
 };
 [[nodiscard]] Room room_in(const std::string& folder);
+// How to give /dev/shm more room, in a clause.
+inline constexpr std::string_view kMoreRoom =
+    "docker run --shm-size=8g; in Kubernetes an emptyDir with `medium: Memory` at /dev/shm; else "
+    "mount -o remount,size=8g /dev/shm";
 // The error where a folder has no room for `bytes` more bytes: what is there, and how to give a
 // job's memory more. `whose` says in a clause who needs them.
 [[nodiscard]] Error no_room(const std::string& folder, std::string_view whose, std::uint64_t bytes);
+
+// take_memory() (os/mapping.h) for the file at `path`. Error (kWorld): no_room(), or the system's.
+[[nodiscard]] Status take_or_say(const Fd& file, std::uint64_t offset, std::uint64_t bytes,
+                                 const std::string& path, std::string_view whose);
 
 // An existing file and its size, as open_own_file() (os/files.h) finds it. The descriptor is empty
 // if there is none.

@@ -50,20 +50,11 @@ void SparseFile::discard() {
 
 Status SparseFile::take(std::uint64_t offset, std::uint64_t bytes, const std::string& whose) {
   if (bytes == 0) return {};
-  const int error_number = take_memory(file_, offset, bytes);
-  if (error_number == 0) return {};
-  const std::string folder = folder_of(path_);
-  if (error_number != ENOSPC) {
-    return system_error(cat("cannot take ", bytes, " bytes of ", path_, " for ", whose),
-                        error_number);
-  }
-  return no_room(folder, whose, bytes);
+  return take_or_say(file_, offset, bytes, path_, whose);
 }
 
 void SparseFile::drop(std::uint64_t offset, std::uint64_t bytes) {
-  // The memory is only kept if the kernel refuses.
-  (void)::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                    static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  (void)drop_memory(file_, offset, bytes);  // The memory is only kept if the kernel refuses.
 }
 
 std::uint64_t SparseFile::taken() const {

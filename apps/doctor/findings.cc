@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "base/text.h"
+#include "os/shared_file.h"
 
 namespace holdfast::apps::doctor {
 namespace {
@@ -61,9 +62,9 @@ Finding shared_memory(const Host& host) {
             "the memory of jobs is in files of a disk there, and slow: mount a tmpfs at /dev/shm"};
   }
   const std::string need =
-      "a rank takes about three times the size of its parameters and optimizer state there. Give "
-      "more: docker run --shm-size=8g; Kubernetes: an emptyDir with `medium: Memory` at /dev/shm; "
-      "else mount -o remount,size=8g /dev/shm";
+      cat("a rank takes about three times the size of its parameters and optimizer state there. "
+          "Give more: ",
+          os::kMoreRoom);
   if (host.shared_free < kLeastShared) return {Level::kBad, what, need};
   if (host.shared_free < kUsualShared) return {Level::kNote, what, need};
   return {Level::kGood, what, ""};

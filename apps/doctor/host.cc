@@ -2,7 +2,6 @@
 
 #include <sched.h>
 #include <sys/resource.h>
-#include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,6 +24,7 @@
 #include "os/idle.h"
 #include "os/process.h"
 #include "os/program.h"
+#include "os/shared_file.h"
 #include "runtime/jobs/job_files.h"
 
 namespace holdfast::apps::doctor {
@@ -80,10 +80,9 @@ void look_at_memory(Host& host) {
     host.memory_limit = static_cast<std::uint64_t>(*limit);
   }
   host.runtime_folder = os::folder_of(os::folder_of(os::runtime_path("any")));
-  struct statvfs room {};
-  if (::statvfs(host.runtime_folder.c_str(), &room) != 0) return;
-  host.shared_bytes = room.f_blocks * room.f_frsize;
-  host.shared_free = room.f_bavail * room.f_frsize;
+  const os::Room room = os::room_in(host.runtime_folder);
+  host.shared_bytes = room.all;
+  host.shared_free = room.free;
 }
 
 void look_at_limits(Host& host) {

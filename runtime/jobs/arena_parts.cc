@@ -265,7 +265,7 @@ Result<std::uint64_t> load_parts(arena::Arena& arena, const PartOptions& options
     return PartFiles::unreadable(read.error());
   }
   const auto sources = parts->sources(options.rank);
-  const auto take = [&](const Range& range) { return arrival.take(coming, range); };
+  const auto take = [&](const Range& range) { return arrival.take(coming.from, range); };
   for (std::size_t i = 1; i < coming.ranges.size(); ++i) {
     const auto memory = arrival.place(coming, i);
     if (!memory) return memory.error();

@@ -363,7 +363,7 @@ class ArenaStore final : public StateStore {
       auto placed = arrival_.place(coming_, range);
       refused_ += placed ? 0 : 1;
       if (!placed || range == 0) return placed;
-      if (Status taken = arrival_.take(coming_, coming_.ranges.at(range)); !taken) {
+      if (Status taken = arrival_.take(coming_.from, coming_.ranges.at(range)); !taken) {
         refused_ = kMostRefused;
         return taken.error();
       }
