@@ -400,7 +400,7 @@ TEST(Holdfast, SaysWhatItCanDo) {
   EXPECT_EQ(job.wait(alone, 30), 2);
   EXPECT_TRUE(has(job.output(),
                   "status, serve, explain, inject, stop, pause, resume, drain, move, clean, "
-                  "settings, run, verify, timeline, tls, table and snapshot (--help"))
+                  "doctor, settings, run, verify, timeline, tls, table and snapshot (--help"))
       << job.output();
 }
 
