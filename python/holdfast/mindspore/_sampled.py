@@ -68,10 +68,8 @@ class Sampled:
             yield from _contents(f"`{name}`", kept)
         if packed := objects.get("vars"):
             yield from ((f"`run.{name}`", value) for name, value in pickle.loads(packed).items())
-        for callback, kept in zip(self.callbacks, objects.get("callbacks", ())):
-            # MindSpore's own callbacks hold times; those that write do nothing in a rehearsal.
-            if not _callbacks.of_mindspore(callback) and not _callbacks.writes(callback):
-                yield from _contents(f"?callback {type(callback).__name__}", kept)
+        for name, packed in of_callbacks(self.callbacks, objects):
+            yield f"?{name}", packed
 
     def _note(self, name: str, thing: Any) -> None:
         """Note a thing, of which `bytes` are a pickle. If it can not be digested, note its type."""
@@ -80,6 +78,16 @@ class Sampled:
         except Exception:  # The training never ends by that.
             found = type(thing).__qualname__
         self._session.note(name, found.encode())
+
+
+def of_callbacks(callbacks: Sequence[Any], objects: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield, pickled, what is kept of a program's own callbacks: by callback and attribute.
+
+    MindSpore's hold times, and those that write do nothing in a rehearsal.
+    """
+    for callback, kept in zip(callbacks, objects.get("callbacks", ())):
+        if not _callbacks.of_mindspore(callback) and not _callbacks.writes(callback):
+            yield from _contents(f"callback {type(callback).__name__}", kept)
 
 
 def _contents(whose: str, kept: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:

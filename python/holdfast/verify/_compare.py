@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +15,7 @@ from holdfast.verify._places import IN_STEP, Drill, Kill
 from holdfast.verify._records import Rank, Record
 from holdfast.verify._served import FOLDER
 
+_CALLBACK: Final = "callback "  # Begins the names of what a program's own callbacks hold.
 _FLIP_LATE: Final = 2  # Steps from a flip's order to the step in which it comes, at most.
 
 
@@ -38,6 +39,7 @@ class Noise:
     names: set[tuple[int, str]] = field(default_factory=set)
     files: set[str] = field(default_factory=set)
     tables: set[str] = field(default_factory=set)
+    kept: set[str] = field(default_factory=set)  # By callbacks: it may be a time.
 
     def learn(self, one: Outcome, other: Outcome, options: Options) -> list[str]:
         """Note everything that differs; say which name of State differs first, if any does."""
@@ -47,7 +49,8 @@ class Noise:
         for filed in _files.compare(one.files, other.files, options.compare, set()):
             self.files.add(filed.name)
         self.tables.update(name for name, _ in _tables_that_differ(one, other))
-        first = _states(one.record, other.record)
+        self.kept.update(_varying(one.record, other.record))
+        first = _states(one.record, other.record, self.kept)
         return [f"after step {first.n} on rank {first.rank}: `{first.names[0]}`"] if first else []
 
 
@@ -58,7 +61,18 @@ class _First:
     names: list[str]
 
 
-def _states(clean: Record, other: Record, drills: Sequence[Drill] = ()) -> _First | None:
+def _varying(one: Record, other: Record) -> Iterator[str]:
+    """Yield the names of what callbacks hold and two undisturbed runs do not agree on."""
+    for number, rank in other.ranks.items():
+        was = dict(one.ranks.get(number, Rank()).states)
+        for n, state in rank.states:
+            before = was.get(n, state)
+            yield from (m for m in state if m.startswith(_CALLBACK) and state[m] != before.get(m))
+
+
+def _states(
+    clean: Record, other: Record, ignored: Container[str], drills: Sequence[Drill] = ()
+) -> _First | None:
     """Return the first step after which any rank's State differs."""
     found: list[_First] = []
     flips = {drill.rank: drill.done for drill in drills if drill.kind == "flip"}
@@ -66,6 +80,10 @@ def _states(clean: Record, other: Record, drills: Sequence[Drill] = ()) -> _Firs
     noted = [(number, a.states, b.states) for number, a, b in both]
     noted += [(number, a.pushes, b.pushes) for number, a, b in both]
     for number, mine, theirs in noted:
+        mine, theirs = (
+            [(n, {m: d for m, d in state.items() if m not in ignored}) for n, state in states]
+            for states in (mine, theirs)
+        )
         was, now = dict(mine), dict(theirs)
         for n, state in sorted(theirs, key=lambda pair: pair[0]):
             before = was.get(n)
@@ -75,10 +93,17 @@ def _states(clean: Record, other: Record, drills: Sequence[Drill] = ()) -> _Firs
                 is_flip = 0 < n - flips.get(number, n) <= _FLIP_LATE and n + 1 in now
                 if is_flip and now[n + 1] == was.get(n + 1):
                     continue
-                names = [m for m in {**before, **state} if before.get(m) != state.get(m)]
-                found.append(_First(n, number, names))
-                break
+                names = [m for m in {**before, **state} if _differs(m, before, state)]
+                if names:
+                    found.append(_First(n, number, names))
+                    break
     return min(found, key=lambda first: (first.n, first.rank), default=None)
+
+
+def _differs(name: str, before: Mapping[str, str], state: Mapping[str, str]) -> bool:
+    if name.startswith(_CALLBACK) and (name not in before or name not in state):
+        return False  # A process that has just got its State does not know its callbacks yet.
+    return before.get(name) != state.get(name)
 
 
 def compare(
@@ -94,7 +119,7 @@ def compare(
         if (thing.rank, thing.name) not in noise.names
     ]
     found += [_not_named(drill) for drill in other.order.drills if _is_secret(drill, other)]
-    first = _states(clean.record, other.record, other.order.drills)
+    first = _states(clean.record, other.record, noise.kept, other.order.drills)
     if first is not None:
         blame = culprits(things, source, first.n)
         more = f" and {len(first.names) - 1} more" if len(first.names) > 1 else ""

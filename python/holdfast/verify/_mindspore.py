@@ -8,6 +8,7 @@ are no other places.
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 import types
@@ -35,9 +36,13 @@ class _Kept:
 
 def _contents(kept: _Kept) -> Iterator[tuple[str, Any]]:
     """Yield everything that is kept, by name."""
-    image = kept.steps._image
-    yield from zip(image._names, image._parameters)
-    yield from _parts("", kept.steps.objects)
+    from holdfast.mindspore._sampled import of_callbacks
+
+    steps = kept.steps
+    yield from zip(steps._image._names, steps._image._parameters)
+    yield from _parts("", {n: thing for n, thing in steps.objects.items() if n != "callbacks"})
+    for name, packed in of_callbacks(steps.sampled.callbacks, steps.objects):
+        yield name, pickle.loads(packed)
 
 
 def _parts(prefix: str, thing: Any) -> Iterator[tuple[str, Any]]:

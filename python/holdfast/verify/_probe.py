@@ -176,7 +176,11 @@ class _Look:
             self._framework(name, thing, depth)
         elif is_programs_module(kind.__module__) or kind is types.SimpleNamespace:
             told = self._told.get(id(thing), frozenset())
+            extends = any(base.__module__.partition(".")[0] in FRAMEWORKS for base in kind.__mro__)
             for attribute, value in _without_modules(thing):
+                is_set = not attribute.startswith("_") or attribute in self._set
+                if extends and is_scalar(value) and not is_set:
+                    continue  # The framework's own.
                 if not told or digest(value) not in told:
                     self._put(_dotted(name, attribute), value, depth + 1)
             self._put(_class_name(kind), kind, depth + 1)
