@@ -334,6 +334,21 @@ std::vector<std::string> parse(CLI::App& app, const std::vector<std::string>& wo
   return parse_part(words.begin(), words.end());
 }
 
+// Returns the words with "_" in the names of the options, as they are here. As with torchrun, "-"
+// may be written in its place.
+std::vector<std::string> spelled_as(const CLI::App& app, std::vector<std::string> words) {
+  for (std::size_t i = 0; i < words.size() && words[i].starts_with("--"); ++i) {
+    const bool has_value = words[i].find('=') != std::string::npos;
+    std::string name = words[i].substr(0, words[i].find('='));
+    std::replace(name.begin() + 2, name.end(), '-', '_');
+    const CLI::Option* option = app.get_option_no_throw(name);
+    if (option == nullptr) break;  // It is not known, or the program begins here.
+    words[i].replace(0, name.size(), name);
+    if (!has_value && option->get_items_expected_min() > 0) ++i;
+  }
+  return words;
+}
+
 }  // namespace
 
 int launch(const std::string& name, int argc, const char* const* argv,
@@ -357,7 +372,7 @@ int launch(const std::string& name, int argc, const char* const* argv,
   const std::string empty = first_empty({argv, argv + argc});
   if (!empty.empty()) return wrong(cat(empty, "= has no value: give one, or leave it out"));
   try {
-    program = parse(app, {argv, argv + argc});
+    program = parse(app, spelled_as(app, {argv, argv + argc}));
   } catch (const CLI::ParseError& error) {
     return error.get_exit_code() == 0 ? app.exit(error) : wrong(error.what());  // 0: --help
   }

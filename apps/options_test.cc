@@ -67,6 +67,15 @@ TEST(Options, OfTorchrunAreRefusedWithTheCommandThatTakesThem) {
   EXPECT_FALSE(has(words, "torchrun")) << words;
 }
 
+// What follows the program is the program's.
+TEST(Options, MayBeSpelledWithAMinusSign) {
+  Job job("minus");
+  job.launch({"--worker-num=1", "--log-dir", job.logs, "--join", "True", "sh", "-c", "echo \"$@\"",
+              "sh", "--log-dir"});
+  EXPECT_EQ(job.wait(), 0) << job.output();
+  EXPECT_EQ(job.log("worker_0.log"), "--log-dir\n");
+}
+
 // The help describes how several hosts start a job.
 TEST(Options, HelpSaysHowAJobOfSeveralHostsIsStarted) {
   Job job("options");

@@ -20,7 +20,7 @@
 //     state.save("final.safetensors");
 //   }
 //
-// How it is built: README, "In your program" (tests/installed builds and runs the lines above).
+// How it is built: README, "C++" (tests/installed builds and runs the lines above).
 //
 // A process that replaces another runs the same lines: steps() finds its rank and its memory, and
 // goes on after the last step that was made.

@@ -10,7 +10,10 @@ from typing import Any, Final
 FILE: Final = Path(__file__).parent / "tried.json"
 WORKS: Final = "works"
 NO_WHEEL: Final = "no wheel"  # PyPI has none of this version for this Python.
-WHERE: Final = "docs/reference/pytorch.md#versions"
+WHERE: Final = {
+    "torch": "docs/reference/pytorch.md#versions",
+    "mindspore": "docs/mindspore.md#versions",
+}
 
 
 def cells(framework: str) -> list[dict[str, Any]]:
@@ -48,11 +51,11 @@ def refusal(framework: str, version: str) -> str | None:
         if same and cell["python"].split(".")[:2] == [str(n) for n in sys.version_info[:2]]:
             return (
                 f"{framework} {version} does not work with Holdfast on Python {cell['python']}: "
-                f"{cell['result']}; these do: {', '.join(works)} ({WHERE})"
+                f"{cell['result']}; these do: {', '.join(works)} ({WHERE[framework]})"
             )
     if works and order(version)[:2] < order(works[0]):
         return (
             f"{framework} {version} is older than the oldest that Holdfast was tried with; take "
-            f"one of these: {', '.join(works)} ({WHERE})"
+            f"one of these: {', '.join(works)} ({WHERE[framework]})"
         )
     return None

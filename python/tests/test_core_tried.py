@@ -39,11 +39,12 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_core_the_table_of_the_docs_is_that_of_the_file(tool: Any) -> None:
-    text: str = tool.PAGE.read_text()
-    assert tool.with_table(text) == text
-    for cell in _tried.cells("torch"):
-        assert f"| torch {cell['version']} |" in text
+def test_core_the_tables_of_the_docs_are_those_of_the_file(tool: Any) -> None:
+    for framework, page in tool.PAGES.items():
+        text: str = page.read_text()
+        assert tool.with_table(text, framework) == text
+        for cell in _tried.cells(framework):
+            assert f"| {framework} {cell['version']} |" in text
     works = _tried.working("torch")
     assert f"PyTorch from PyPI, {works[0]} to {works[-1]} (" in (ROOT / "README.md").read_text()
 
@@ -79,6 +80,6 @@ def test_core_a_version_that_fails_or_is_too_old_is_refused_by_a_sentence(file: 
     file.write_text(json.dumps([entry("2.9.1", "3.0"), entry("2.11.0", THIS, bad)]))
     assert _tried.refusal("torch", "2.11.3") == (
         f"torch 2.11.3 does not work with Holdfast on Python {THIS}: {bad}; these do: 2.9 "
-        f"({_tried.WHERE})"
+        f"({_tried.WHERE['torch']})"
     )
     assert "torch 2.8.0 is older than the oldest" in str(_tried.refusal("torch", "2.8.0"))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.mindspore._role import TRIED_VERSIONS
-
 if TYPE_CHECKING:
     from holdfast.mindspore._check_loss import CheckLoss
     from holdfast.mindspore._state import State
@@ -31,4 +29,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["TRIED_VERSIONS", "CheckLoss", "State", "install"]
+__all__ = ["CheckLoss", "State", "install"]

@@ -10,7 +10,6 @@ from holdfast._say import say
 from holdfast.mindspore import _script
 from mindio_ttp import _switches
 
-TRIED_VERSIONS: Final = ("2.7.1", "2.8.0", "2.9.0", "2.10.0")
 SERVING: Final = ("MS_SCHED", "MS_PSERVER", "MS_SERVER")  # They need no MindSpore.
 
 

@@ -1,7 +1,7 @@
 """Replace parts of MindSpore at its import; a comment at each says why that is necessary.
 
-Tried with 2.7.1, 2.8.0, 2.9.0 and 2.10.0. No file of the package is edited. Files and lines are
-those of 2.10.0.
+No file of the package is edited. Files and lines are those of 2.10.0; tried.json says which other
+versions were tried.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from holdfast import _tried
 from holdfast._abi import Op
 from holdfast._errors import UserError
 from holdfast._seat import Phase
 from holdfast.mindspore import _operators, _train
 from holdfast.mindspore._engine import Engine
 from holdfast.mindspore._imported import imported
-from holdfast.mindspore._role import TRIED_VERSIONS
 from holdfast.mindspore._trainer import Trainer
 
 _SEMI: Final = ("semi_auto_parallel", "auto_parallel", "hybrid_parallel")
@@ -25,11 +25,13 @@ _OPS: Final = {"sum": Op.SUM, "prod": Op.PRODUCT, "max": Op.MAX, "min": Op.MIN}
 
 def apply(engine: Engine, trainer: Trainer) -> None:
     """Apply all shims."""
-    version = str(imported("mindspore.version").__version__)
-    if version not in TRIED_VERSIONS:
+    version, works = str(imported("mindspore.version").__version__), _tried.working("mindspore")
+    if refusal := _tried.refusal("mindspore", version):
+        raise UserError(refusal)
+    if _tried.minor(version) not in works:
         engine.say_once(
-            f"MindSpore {version} was not tried with Holdfast ({', '.join(TRIED_VERSIONS)} was); "
-            "what it has moved since will be reported as missing"
+            f"mindspore {version} was not tried; those that were: {', '.join(works)}. What it has "
+            "moved since will be reported as missing"
         )
     first = (use_cpu, _secure_channel, _parallel_mode, _cluster, _collectives, _gradients, _served)
     then: list[tuple[Any, Any]] = [(_steps, trainer), (_leaving, engine), (_saving, trainer)]
@@ -39,7 +41,7 @@ def apply(engine: Engine, trainer: Trainer) -> None:
         except (AttributeError, ImportError, KeyError) as error:
             raise UserError(
                 f"MindSpore {version} is not supported, for it lacks what one of the shims needs "
-                f"({shim.__name__}: {error}); use {TRIED_VERSIONS[-1]}"
+                f"({shim.__name__}: {error}); use {works[-1]}"
             ) from error
     if engine.tft:
         from holdfast.mindspore import _tft
