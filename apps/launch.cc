@@ -104,7 +104,8 @@ void add_snapshot_options(CLI::App& app, LaunchArguments& arguments) {
                  "A folder of this job, the same on all hosts, for snapshots of the whole job "
                  "(docs/snapshots.md)");
   app.add_option("--snapshot_every", arguments.snapshot_every,
-                 "How often: 30s, 5min, 2h; or a number of steps (5min, if not given)");
+                 "How often: 30s, 5min, 2h; or a number of steps (5min, and the first after "
+                 "30s)");
   app.add_option("--snapshot_keep", arguments.snapshot_keep,
                  "How many snapshots are kept (2, if not given)");
   app.add_option("--grace", arguments.grace,

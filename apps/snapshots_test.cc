@@ -14,6 +14,7 @@ namespace holdfast::apps {
 namespace {
 
 constexpr int kMade = 300;
+constexpr const char* kFar = "1000000";  // Steps: no usual snapshot is made.
 
 class Snapshots : public ::testing::Test {
  protected:
@@ -86,7 +87,7 @@ TEST_F(Snapshots, ASignalMakesALastOne) {
   for (const int signal : {SIGTERM, SIGUSR1}) {
     Job job(cat("snapshots-signal-", signal));
     const std::string folder = cat(job.folder, "/snapshots");
-    job.launch(two(job, {"--snapshot", folder}));
+    job.launch(two(job, {"--snapshot", folder, "--snapshot_every", kFar}));
     ASSERT_TRUE(job.reaches(20)) << job.output();
     const int before = static_cast<int>(job.status("version"));
     job.signal(0, signal);
@@ -104,7 +105,7 @@ TEST_F(Snapshots, ASignalMakesALastOne) {
 TEST_F(Snapshots, ASignalToAllProcessesDoesTheSame) {
   Job job("snapshots-signal-all");
   const std::string folder = cat(job.folder, "/snapshots");
-  job.launch(two(job, {"--snapshot", folder}));
+  job.launch(two(job, {"--snapshot", folder, "--snapshot_every", kFar}));
   ASSERT_TRUE(job.reaches(20)) << job.output();
   for (const pid_t pid : job.processes()) ::kill(pid, SIGTERM);
   job.signal(0, SIGTERM);
@@ -119,7 +120,7 @@ TEST_F(Snapshots, ASignalToAllProcessesDoesTheSame) {
 TEST_F(Snapshots, AJobThatFailsLeavesOne) {
   Job job("snapshots-failed");
   const std::string folder = cat(job.folder, "/snapshots");
-  job.launch(two(job, {"--snapshot", folder, "--max_restarts", "0"}));
+  job.launch(two(job, {"--snapshot", folder, "--snapshot_every", kFar, "--max_restarts", "0"}));
   ASSERT_TRUE(job.reaches(20)) << job.output();
   EXPECT_TRUE(job.kill("MS_NODE_ID=1"));
   EXPECT_EQ(job.wait(60), 128 + SIGKILL) << job.output();
@@ -140,7 +141,7 @@ TEST_F(Snapshots, AJobThatHasMadeNoStepLeavesNone) {
 TEST_F(Snapshots, HoldfastStopsAJobAfterAStep) {
   Job job("snapshots-stop");
   const std::string folder = cat(job.folder, "/snapshots");
-  job.launch(two(job, {"--snapshot", folder}));
+  job.launch(two(job, {"--snapshot", folder, "--snapshot_every", kFar}));
   ASSERT_TRUE(job.reaches(1)) << job.output();
   const std::string stop = cat(HOLDFAST, " stop --job ", job.name, " --after-step 120 >/dev/null");
   EXPECT_EQ(std::system(stop.c_str()), 0);
@@ -155,7 +156,7 @@ TEST_F(Snapshots, AreTheLastRungOfARecovery) {
   for (const int dies : {1, 2}) {
     Job job(cat("snapshots-rung-", dies));
     const std::string folder = cat(job.folder, "/snapshots");
-    job.launch(two(job, {"--snapshot", folder}));
+    job.launch(two(job, {"--snapshot", folder, "--snapshot_every", kFar}));
     ASSERT_TRUE(job.reaches(1)) << job.output();
     const std::string now = cat(HOLDFAST, " snapshot now --job ", job.name, " >/dev/null");
     ASSERT_EQ(std::system(now.c_str()), 0) << job.output();

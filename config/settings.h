@@ -168,8 +168,8 @@ struct Secret {
     "A folder of this job, the same on all its hosts, into which the agents write snapshots of "  \
     "the whole job. Unset: none is made. Set by msrun --snapshot.")                               \
   X(snapshot_every, Every, kEvery, "HOLDFAST_SNAPSHOT_EVERY", "5min", 0, 0,                       \
-    "How often a snapshot is made, if the one before is on the disk. Set by msrun "               \
-    "--snapshot_every.")                                                                          \
+    "How often a snapshot is made, if the one before is on the disk. The first is made after 30 " \
+    "s at the latest. Set by msrun --snapshot_every.")                                            \
   X(snapshot_keep, std::int32_t, kWhole, "HOLDFAST_SNAPSHOT_KEEP", "2", 2, 1000,                  \
     "How many snapshots of the job are kept: the newest ones. Set by msrun --snapshot_keep.")     \
   X(grace, Duration, kSeconds, "HOLDFAST_GRACE", "25", 1, 31536000,                               \

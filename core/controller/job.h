@@ -22,7 +22,7 @@ namespace holdfast::controller {
 // Whether and when snapshots are made.
 struct SnapshotOptions {
   bool wanted = false;
-  Duration every{};      // Time from one to the next,
+  Duration every{};      // Time from one to the next; to the first, 30 s at most;
   Version steps = 0;     // and only at multiples of so many steps; 0: at any.
   std::size_t keep = 2;  // So many are kept; at least 1.
 };

@@ -15,6 +15,9 @@ namespace {
 
 constexpr Version kMostAhead = Version{1} << 20;
 constexpr Version kLeastAhead = 2;
+// The first comes early: what a job that is young has done is kept, and a folder that can not be
+// written is known.
+constexpr Duration kFirst = std::chrono::seconds(30);
 constexpr Duration kLeastTimeToWrite = std::chrono::minutes(10);
 constexpr Duration kBetweenTold = std::chrono::hours(1);
 constexpr Duration kBetweenTries = std::chrono::seconds(1);
@@ -82,7 +85,7 @@ void Snapshots::go_on() {
   // Somebody asks, and the round under way is for a step that is far.
   const bool is_far = state_ == State::kTaking && version_ > job_.roster.newest_version() + ahead_;
   if (state_ != State::kIdle && !(is_far && is_asked())) return;
-  if (!next_) next_ = job_.now + job_.options.snapshots.every;
+  if (!next_) next_ = job_.now + std::min(job_.options.snapshots.every, kFirst);
   if (job_.now >= *next_ || is_asked()) begin();
 }
 

@@ -145,6 +145,21 @@ TEST_F(SnapshotsTest, OneIsMadeWhenAllHaveTakenItAndItIsWrittenAndNamed) {
   EXPECT_EQ(times_told(1), before + 1);
 }
 
+TEST_F(SnapshotsTest, TheFirstComesEarly) {
+  options_.snapshots.every = seconds(300);
+  begin_job();
+  train();
+  wait(seconds(29));
+  EXPECT_EQ(times_told(1), 0U);
+  wait(seconds(1));
+  EXPECT_EQ(times_told(1), 1U);
+  make_one();
+  wait(seconds(299));
+  EXPECT_EQ(times_told(1), 1U);
+  wait(seconds(1));
+  EXPECT_EQ(times_told(1), 2U);
+}
+
 TEST_F(SnapshotsTest, OldOnesGoOnceANewerOneIsWhole) {
   train();
   for (Version version = 1; version <= 3; ++version) {

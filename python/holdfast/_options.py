@@ -151,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     option(
         "snapshot_every",
-        help="how often: 30s, 5min, 2h; or a number of steps (5min, if not given)",
+        help="how often: 30s, 5min, 2h; or a number of steps (5min, and the first after 30s)",
     )
     option(
         "grace",
