@@ -32,6 +32,8 @@ _PR_SET_PDEATHSIG: Final = 1
 _LOOK_EVERY_S: Final = 1.0
 # How a rank ended if it was by an exception: the exit code and the exception.
 _EXCEPTION: Final = re.compile(r"exited with code (\d+) \((.*)\)")
+# The last line of a process that one of Gloo's threads aborts (docs/reference/pytorch.md).
+_ABORTS: Final = b"terminate called without an active exception"
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _WORDS: Final = (signal.SIGUSR1, signal.SIGUSR2)  # Mostly for the processes.
 
@@ -58,6 +60,7 @@ class Launch:
         self._round = 0
         self._lost: int | None = None  # The rank because of which all start again.
         self._how = ""  # How that rank ended.
+        self._aborting: set[int] = set()  # The ranks that have said _ABORTS in this round.
         self._token = b""  # Begins the log line that reports such a rank.
         self._broken = False  # Nobody reads our output.
         self._duplicated: set[Path] = set()
@@ -95,6 +98,12 @@ class Launch:
             code = self._make_round()
             if self._signal or self._lost is None:
                 return code
+            if self._lost in self._aborting:
+                say(
+                    f"rank {self._lost}'s program may have been at its end: there a thread of "
+                    f'torch\'s Gloo may abort it with "{_ABORTS.decode()}", under torchrun, too; '
+                    "docs/reference/pytorch.md says what helps"
+                )
             raised = _EXCEPTION.fullmatch(self._how)
             if self._run.nodes.several:
                 return int(raised[1]) if raised else 1
@@ -212,6 +221,7 @@ class Launch:
     def _make_round(self) -> int:
         """Run msrun to its end; return its exit code."""
         self._lost = None
+        self._aborting.clear()
         follower = Follower(
             self._folder(),
             self._write,
@@ -288,6 +298,8 @@ class Launch:
     def _write(self, rank: int, line: bytes, stream: int) -> None:
         """Show a line of a rank's log, or note that the rank was lost."""
         run = self._run
+        if line.strip() == _ABORTS:
+            self._aborting.add(rank)
         if line.startswith(self._token):
             self._lost = rank
             how = line[len(self._token) :].decode(errors="replace").strip()

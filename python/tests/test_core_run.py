@@ -160,6 +160,24 @@ def test_core_that_spares_are_of_no_use_where_nothing_is_kept_is_said_once(tmp_p
     assert len(said) == 1 and said[0].startswith("holdfast: --spares 1 is of no use"), err
 
 
+# What one of Gloo's threads does to a process at times, as Python ends.
+ABORTS = """
+import os, sys
+if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    print("{last}", file=sys.stderr, flush=True)
+    os.abort()
+"""
+
+
+@pytest.mark.parametrize("last", ["terminate called without an active exception", "no"])
+def test_core_a_process_that_gloo_aborts_is_told_from_others(tmp_path: Path, last: str) -> None:
+    script = program(tmp_path, ABORTS.format(last=last))
+    code, out, err = run(tmp_path, "--nproc-per-node=2", script)
+    assert code == 0, out + err
+    assert "rank 1 was killed by signal 6 (SIGABRT) and nothing is kept" in err
+    assert ("rank 1's program may have been at its end" in err) == (last != "no"), err
+
+
 @pytest.mark.parametrize("allowed", [0, 1])
 def test_core_starting_all_again_is_bounded(tmp_path: Path, allowed: int) -> None:
     script = program(tmp_path, "raise SystemExit(7)")

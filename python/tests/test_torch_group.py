@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import subprocess
+import sys
 import threading
+import time
 import types
 import weakref
 from typing import Any
@@ -525,3 +528,54 @@ def test_torch_the_thread_of_a_group_ends_with_it_and_holds_nothing(broken: Any)
     thread.join(30)
     assert not thread.is_alive()
     assert gone() is None
+
+
+def test_torch_who_waits_for_all_sums_waits_until_their_thread_holds_nothing(broken: Any) -> None:
+    class Lasting:
+        def __del__(self) -> None:
+            time.sleep(0.3)
+            ends.append("gone")
+
+    ends: list[str] = []
+    group = broken(Status.OK)
+    hold = threading.Event()
+    first = group.runner.start(lambda: hold.wait(30) and None, [Lasting()])
+    second = group.runner.start(lambda: None, [Lasting(), Lasting()])
+    first.get_future().then(lambda _, wait=second.wait: wait())  # This carries the second out.
+    del first, second
+    hold.set()
+    assert drained(group)
+    assert ends == ["gone"] * 3
+
+
+# The thread that sums lets go of a tensor of torch's, and of its memory, as the program ends.
+ENDS = """
+import sys, threading, time
+import torch, torch.distributed as dist
+import holdfast.torch as hf
+from holdfast.torch import _engine
+
+class Lasting(bytearray):
+    def __del__(self):
+        print("lets go", flush=True)
+        time.sleep(1)
+
+class End:
+    def __del__(self, sleep=time.sleep):
+        sleep(2)
+
+sys.end = End()  # Python's own end lasts longer than that of the tensor.
+hf.init()
+(group,) = _engine.engine.groups
+hold = threading.Event()
+tensor = torch.frombuffer(Lasting(8), dtype=torch.int64)
+group.runner.start(lambda: hold.wait(30) and None, [tensor])
+del tensor
+hold.set()
+"""
+
+
+def test_torch_a_program_may_end_while_a_sum_lets_go_of_its_tensors() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "lets go\n"

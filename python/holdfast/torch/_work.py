@@ -165,7 +165,7 @@ class _Task(NamedTuple):
     operation: Callable[[], None]
     work: Promised
     inference: bool  # The caller was in inference mode: only there can its tensors be changed.
-    over: threading.Event  # The work is complete, and so are its callbacks.
+    over: threading.Event  # The work is complete, its callbacks too, and the thread holds nothing.
 
 
 class Runner:
@@ -180,6 +180,7 @@ class Runner:
         self._thread: threading.Thread | None = None
         self._last_over = threading.Event()
         self._last_over.set()
+        self._done: list[threading.Event] = []  # To be set once the thread holds nothing.
         self._error: BaseException | None = None
         self._calling_since: float | None = None  # When the callback under way began.
         self._stopped = threading.Event()
@@ -193,12 +194,13 @@ class Runner:
         work = Promised(result, self)
         task = _Task(operation, work, torch.is_inference_mode_enabled(), threading.Event())
         if threading.current_thread() is self._thread:
-            self._carry_out(task)
+            self._carry_out(task, self._done)
             return work
         if self._thread is None:
-            self._queue, self._stopped = SimpleQueue(), threading.Event()
+            self._queue, self._done, self._stopped = SimpleQueue(), [], threading.Event()
+            mine = (self._queue, self._done)
             self._thread = threading.Thread(
-                target=self._run, args=(self._queue,), name="holdfast-sums", daemon=True
+                target=self._run, args=mine, name="holdfast-sums", daemon=True
             )
             self._thread.start()
             watch = (self._queue, self._stopped)
@@ -221,7 +223,7 @@ class Runner:
             if task is None:  # stop() has put the end mark: leave it for later.
                 self._queue.put(None)
                 return
-            self._carry_out(task)
+            self._carry_out(task, self._done)
 
     def drain(self) -> bool:
         """Wait until everything that was started is complete, callbacks included.
@@ -248,12 +250,17 @@ class Runner:
             self._queue.put(None)
             self._stopped.set()
 
-    def _run(self, queue: SimpleQueue[_Task | None]) -> None:
+    def _run(self, queue: SimpleQueue[_Task | None], done: list[threading.Event]) -> None:
         while (task := queue.get()) is not None:
-            self._carry_out(task)
-            del task  # It would keep the group and its tensors alive.
+            self._carry_out(task, done)
+            # It would keep the group and its tensors alive. torch may let go of the GIL in here. If
+            # Python ends meanwhile, asking for it again ends this thread within C++, which aborts
+            # the process. So who waits, and may end the program next, waits for this too.
+            del task
+            while done:
+                done.pop().set()
 
-    def _carry_out(self, task: _Task) -> None:
+    def _carry_out(self, task: _Task, done: list[threading.Event]) -> None:
         # These modes are per thread, so take the caller's inference mode over.
         with torch.inference_mode(task.inference), torch.no_grad():
             try:
@@ -268,7 +275,7 @@ class Runner:
                 self._error = self._error or error
             finally:
                 self._calling_since = outer and time.monotonic()
-                task.over.set()
+                done.append(task.over)
 
     def _watch(self, queue: SimpleQueue[_Task | None], stopped: threading.Event) -> None:
         """Fail operations that wait behind a callback which can never end.
