@@ -162,11 +162,18 @@ def shown(thing: Any) -> str:
         if 0 < len(found[1]) <= 8 and not hasattr(thing, "to_local") and thing.shape in ((), (1,)):
             return repr(thing.item())
         return f"{type(thing).__name__} {found[0]} #{digest(thing)}"
+    if (brief := short(thing)) is not None:
+        return brief
+    length = f" of {len(thing)}" if isinstance(thing, (list, tuple, dict, set)) else ""
+    return f"{type(thing).__name__}{length} #{digest(thing)}"
+
+
+def short(thing: Any) -> str | None:
+    """Return a small container of plain values as text; None for other things."""
     if type(thing) in (list, tuple, dict) and len(thing) <= 6:
         parts = thing.items() if isinstance(thing, dict) else enumerate(thing)
         if all(is_scalar(key) and is_scalar(value) for key, value in parts):
             text = repr(thing)
             if len(text) <= 60:
                 return text
-    length = f" of {len(thing)}" if isinstance(thing, (list, tuple, dict, set)) else ""
-    return f"{type(thing).__name__}{length} #{digest(thing)}"
+    return None

@@ -15,7 +15,7 @@ _STANDARD: Final = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib"
 FRAMEWORKS: Final = frozenset(
     (
         *("torch", "torchvision", "torchaudio", "functorch", "triton", "numpy", "scipy"),
-        *("pandas", "sklearn", "holdfast", "mindspore", "tqdm", "matplotlib", "PIL"),
+        *("pandas", "sklearn", "holdfast", "mindspore", "tqdm", "rich", "matplotlib", "PIL"),
         *("tensorboard", "wandb", "yaml", "sympy", "networkx", "jinja2", "fsspec", "psutil"),
         *("requests", "urllib3", "pytest", "_pytest", "pluggy", "setuptools", "pip"),
     )

@@ -129,7 +129,7 @@ def looks_at(
 
 
 def told(module: Any) -> Told:
-    return Told(module.given, frozenset([digest(module.given.count)]))
+    return Told(module.given, frozenset([digest(module.given.count)]), (int,))
 
 
 def test_core_verify_sees_all_that_a_program_remembers(

@@ -23,14 +23,18 @@ BREAK = {"cache": GRADIENT, "environment": GRADIENT, "attribute": "its batch"}
 
 
 @contextlib.contextmanager
-def job(folder: Path, kind: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+def job(
+    folder: Path, kind: str, *options: str, program: tuple[str, ...] = (str(HERE / "rehearsed.py"),)
+) -> Iterator[subprocess.Popen[str]]:
     name = f"rehearsed-{os.getpid()}-{kind.replace(' ', '-')}"
     env = {**os.environ, "HOLDFAST_JOB": name, "HOLDFAST_REHEARSAL_INTERVAL": "0.5"}
     env["HOLDFAST_SPARE_SHARE"] = "100"  # Other tests keep the processors busy.
     command = [sys.executable, "-m", "holdfast", "run", "--nproc-per-node", "2", "--spares", "1"]
-    command += ["--log-dir", str(folder / "log"), *options, str(HERE / "rehearsed.py"), kind]
+    command += ["--log-dir", str(folder / "log"), *options, *program, kind]
     with open(folder / "output", "w") as output:
-        running = subprocess.Popen(command, env=env, stdout=output, stderr=output, text=True)
+        running = subprocess.Popen(
+            command, cwd=folder, env=env, stdout=output, stderr=output, text=True
+        )
     try:
         yield running
     finally:

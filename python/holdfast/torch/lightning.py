@@ -254,6 +254,8 @@ class _Held:
         yield "validated", Logged(val._results, module, trainer.strategy.reduce)
         yield "files", Attributes(lambda: self._files)
         for i, callback in enumerate(trainer.callbacks):
+            if callback is trainer.progress_bar_callback:
+                continue  # It numbers bars on the screen of this process.
             times = {"_last_time_checked"}
             found = Attributes(the(callback), known, times)
             yield f"callback{i}_{type(callback).__name__}", found

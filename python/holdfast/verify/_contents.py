@@ -20,5 +20,5 @@ def things_of(state: Any) -> Iterator[Any]:
         if type(thing).__module__.partition(".")[0] in FRAMEWORKS:
             yield thing
         elif hasattr(thing, "state_dict"):
-            values = thing.state_dict().values()
-            yield Told(thing, frozenset(digest(value) for value in values))
+            values = list(thing.state_dict().values())
+            yield Told(thing, frozenset(map(digest, values)), tuple({type(v) for v in values}))

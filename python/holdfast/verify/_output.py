@@ -84,6 +84,8 @@ def _source_of(frame: FrameType | None) -> list[tuple[str, int]]:
         name = frame.f_globals.get("__name__", "")
         if name.partition(".")[0] in ("tqdm", "warnings", "holdfast", "torch"):
             break
+        if name in ("rich.live", "rich.progress"):  # Bars, with the time; not rich.print().
+            break
         if is_programs_code(frame.f_code.co_filename):
             found.append((frame.f_code.co_filename, frame.f_lineno))
         frame = frame.f_back

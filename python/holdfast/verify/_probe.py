@@ -26,6 +26,7 @@ from holdfast._digest import (
     digest,
     generator_state,
     is_scalar,
+    short,
     shown,
     tensor_bytes,
     text_of,
@@ -50,6 +51,11 @@ class Told(NamedTuple):
 
     thing: Any
     values: frozenset[str]
+    kinds: tuple[type, ...]  # Of these values. What is of another kind needs no digest.
+
+    def holds(self, value: Any) -> bool:
+        """Return whether a value is in the state_dict()."""
+        return isinstance(value, self.kinds) and digest(value) in self.values
 
 
 class Probe:
@@ -84,10 +90,10 @@ class _Look:
         self._found: dict[str, str] = {}
         # By id. Held, so that no id is used again.
         self._seen: dict[int, Any] = {}
-        self._told: dict[int, frozenset[str]] = {}
+        self._told: dict[int, Told] = {}
         for thing in kept:
             if isinstance(thing, Told):
-                self._told[id(thing.thing)] = thing.values
+                self._told[id(thing.thing)] = thing
             else:
                 self._seen[id(thing)] = thing
         self._queue: collections.deque[tuple[str, Any, int]] = collections.deque()
@@ -175,13 +181,13 @@ class _Look:
         elif kind.__module__.partition(".")[0] in FRAMEWORKS:
             self._framework(name, thing, depth)
         elif is_programs_module(kind.__module__) or kind is types.SimpleNamespace:
-            told = self._told.get(id(thing), frozenset())
+            told = self._told.get(id(thing))
             extends = any(base.__module__.partition(".")[0] in FRAMEWORKS for base in kind.__mro__)
             for attribute, value in _without_modules(thing):
                 is_set = not attribute.startswith("_") or attribute in self._set
                 if extends and is_scalar(value) and not is_set:
                     continue  # The framework's own.
-                if not told or digest(value) not in told:
+                if told is None or not told.holds(value):
                     self._put(_dotted(name, attribute), value, depth + 1)
             self._put(_class_name(kind), kind, depth + 1)
         elif isinstance(thing, (functools.partial, functools.partialmethod)):
@@ -193,8 +199,7 @@ class _Look:
         if isinstance(thing, (set, frozenset)) or len(thing) > _EACH:
             self._note(name, f"{type(thing).__name__} of {len(thing)} #{digest(thing)}")
             return
-        text = shown(thing)
-        if "#" not in text:
+        if (text := short(thing)) is not None:
             self._note(name, text)
             return
         parts = thing.items() if isinstance(thing, dict) else enumerate(thing)
