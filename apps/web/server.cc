@@ -40,11 +40,14 @@ class Pool final : public httplib::TaskQueue {
     }
   }
 
-  void enqueue(std::function<void()> task) override {
+  // Nothing in httplib 0.11 (Debian 12), a bool since 0.15: whether the task was taken.
+  using Taken = decltype(std::declval<httplib::TaskQueue&>().enqueue(nullptr));
+  Taken enqueue(std::function<void()> task) override {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return tasks_.size() < Server::kThreads; });
     tasks_.push_back(std::move(task));
     changed_.notify_all();
+    return static_cast<Taken>(true);
   }
 
   void shutdown() override {
@@ -179,7 +182,14 @@ class Server::Http final : public httplib::Server {
     // Ranges of a text that is new each second make no sense, and many of them would make a long
     // answer of a short one.
     const auto without_ranges = [](Request& request) { request.ranges.clear(); };
-    const bool done = process_request(stream, true, is_closed, without_ranges);
+    const auto answer = [&](auto& to) {
+      if constexpr (requires { process_request(to, true, is_closed, without_ranges); }) {
+        return process_request(to, true, is_closed, without_ranges);
+      } else {  // httplib 0.15 and later want the addresses, too.
+        return process_request(to, "", 0, "", 0, true, is_closed, without_ranges);
+      }
+    };
+    const bool done = answer(stream);
     ::shutdown(socket, SHUT_RDWR);
     ::close(socket);
     return done;
