@@ -94,7 +94,7 @@ def gone(name: str) -> str:
     """Return the sentence that a private name is gone."""
     return (
         f"torch {torch.__version__} has no `{name}` any more, by which Holdfast {NAMES[name]}; "
-        f"take a version that Holdfast was tried with ({WHERE})"
+        f"take a version that Holdfast was tried with ({WHERE['torch']})"
     )
 
 

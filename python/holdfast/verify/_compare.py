@@ -50,7 +50,7 @@ class Noise:
             self.files.add(filed.name)
         self.tables.update(name for name, _ in _tables_that_differ(one, other))
         self.kept.update(_varying(one.record, other.record))
-        first = _states(one.record, other.record, self.kept)
+        first = _states(one.record, other.record, ignored=self.kept)
         return [f"after step {first.n} on rank {first.rank}: `{first.names[0]}`"] if first else []
 
 
@@ -71,7 +71,7 @@ def _varying(one: Record, other: Record) -> Iterator[str]:
 
 
 def _states(
-    clean: Record, other: Record, ignored: Container[str], drills: Sequence[Drill] = ()
+    clean: Record, other: Record, drills: Sequence[Drill] = (), ignored: Container[str] = ()
 ) -> _First | None:
     """Return the first step after which any rank's State differs."""
     found: list[_First] = []
@@ -119,7 +119,7 @@ def compare(
         if (thing.rank, thing.name) not in noise.names
     ]
     found += [_not_named(drill) for drill in other.order.drills if _is_secret(drill, other)]
-    first = _states(clean.record, other.record, noise.kept, other.order.drills)
+    first = _states(clean.record, other.record, other.order.drills, noise.kept)
     if first is not None:
         blame = culprits(things, source, first.n)
         more = f" and {len(first.names) - 1} more" if len(first.names) > 1 else ""
