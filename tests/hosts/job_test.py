@@ -519,7 +519,7 @@ class OneJob(OnHosts):
 
     def test_without_replicas_what_only_a_lost_host_had_ends_the_job_by_name(self):
         fleet = self.fleet(2)
-        job = Job(self.folder / "own", fleet, 2, 2, env={"HOLDFAST_REPLICAS": "0"})
+        job = Job(self.folder / "own", fleet, 2, 2, steps=1_000_000, env={"HOLDFAST_REPLICAS": "0"})  # Only the loss ends it.
         job.until_step(60)
         fleet.kill(1)
         job.agents.pop(1).wait()
